@@ -1,0 +1,117 @@
+"""Off-policy targets (SPEC 2): V-Trace, ReTrace and DR-Trace, as backward recursions.
+
+Every argument is ``[T, B]``, time-major; ``discount`` is gamma_t (0 where step t ended the episode for good),
+``valid`` is 0 on reset steps, whose rho_t = c_t = 0. ``next_*`` is the entry of step t+1, so its last row is
+the bootstrap. With ratio_t = pi(a_t|s_t) / mu(a_t|s_t), both at the same temperature,
+
+    rho_t = min(ratio_t, rho_bar),    c_t = min(ratio_t, c_bar).
+
+Nothing here carries a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class VTrace(NamedTuple):
+    value: Tensor  # [T, B] vs_t
+    advantage: Tensor  # [T, B] r_t + gamma_t vs_{t+1} - V_t
+
+
+class ReTrace(NamedTuple):
+    q: Tensor  # [T, B] qs_t
+
+
+class DRTrace(NamedTuple):
+    value: Tensor  # [T, B] vs_t
+    q: Tensor  # [T, B] qs_t
+    advantage: Tensor  # [T, B] r_t + gamma_t vs_{t+1} - V_t
+
+
+def clipped_ratio(log_ratio: Tensor, valid: Tensor, bar: float) -> Tensor:
+    """min(ratio, bar) as exp(min(log ratio, log bar)), so that nothing overflows; 0 where not valid."""
+    ratio = log_ratio.clamp_max(math.log(bar)).exp()
+    return torch.where(valid.bool(), ratio, torch.zeros_like(ratio))
+
+
+@torch.no_grad()
+def vtrace(
+    value: Tensor, next_value: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
+    *, rho_bar: float = 1.05, c_bar: float = 1.05,
+) -> VTrace:
+    """V-Trace (IMPALA):
+
+        vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - V_{t+k})
+        vs_t - V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - V_t
+    """
+    _check(value=value, next_value=next_value, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    delta = reward + discount * next_value - value
+    correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
+    return VTrace(value + correction, reward + discount * (next_value + following) - value)
+
+
+@torch.no_grad()
+def retrace(
+    q: Tensor, next_q: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
+    *, c_bar: float = 1.05,
+) -> ReTrace:
+    """ReTrace, as printed:
+
+        qs_t = Q_t + sum_k gamma^k c_[t+1:t+k] (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k})
+        qs_t - Q_t = delta_t + gamma_t c_{t+1} (qs_{t+1} - Q_{t+1}),    delta_t = r_t + gamma_t Q_{t+1} - Q_t
+
+    ``next_q`` is Q(s_{t+1}, a_{t+1}) of the sampled action (printed) or E_pi Q(s_{t+1}, .) (the original).
+    """
+    _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    c = clipped_ratio(log_ratio, valid, c_bar)
+    weight = discount * torch.cat([c[1:], torch.zeros_like(c[:1])])
+    return ReTrace(q + _backward_sum(reward + discount * next_q - q, weight))
+
+
+@torch.no_grad()
+def drtrace(
+    value: Tensor, next_value: Tensor, q: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
+    *, rho_bar: float = 1.05, c_bar: float = 1.05,
+) -> DRTrace:
+    """DR-Trace (CASA), doubly robust, one estimator for V and Q:
+
+        vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k})
+        vs_t - V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - Q_t
+        qs_t = r_t + gamma_t vs_{t+1}
+    """
+    _check(value=value, next_value=next_value, q=q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    delta = reward + discount * next_value - q
+    correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
+    target_q = reward + discount * (next_value + following)
+    return DRTrace(value + correction, target_q, target_q - value)
+
+
+def _v_correction(
+    delta: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor, rho_bar: float, c_bar: float,
+) -> tuple[Tensor, Tensor]:
+    """vs_t - V_t, and the same one step later (0 after the window's last step)."""
+    rho = clipped_ratio(log_ratio, valid, rho_bar)
+    c = clipped_ratio(log_ratio, valid, c_bar)
+    # A reset step's delta may be anything, NaN included; rho = 0 alone would keep a NaN.
+    correction = _backward_sum(torch.where(valid.bool(), rho * delta, torch.zeros_like(delta)), discount * c)
+    return correction, torch.cat([correction[1:], torch.zeros_like(correction[:1])])
+
+
+def _backward_sum(term: Tensor, weight: Tensor) -> Tensor:
+    """x_t = term_t + weight_t x_{t+1}, with x_T = 0.    [T, B], [T, B] -> [T, B]"""
+    out = torch.empty_like(term)
+    following = torch.zeros_like(term[0])
+    for t in range(term.shape[0] - 1, -1, -1):
+        following = torch.addcmul(term[t], weight[t], following, out=out[t])
+    return out
+
+
+def _check(**tensors: Tensor) -> None:
+    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
+    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 2 or next(iter(shapes.values()))[0] == 0:
+        raise ValueError(f"targets take tensors of one shape [T, B] with T >= 1; got {shapes}")

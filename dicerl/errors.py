@@ -1,0 +1,33 @@
+"""Errors a person can act on: one clear line, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DicerlError(Exception):
+    """The message names what is wrong, the value given and what would be right."""
+
+
+class ConfigError(DicerlError):
+    """A field of the configuration cannot be what it is."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field} is {value!r}; {expected}")
+        self.field = field
+
+
+class CheckpointError(DicerlError):
+    """A checkpoint is missing, damaged or could not be written."""
+
+
+class EnvironmentFailed(DicerlError):
+    """The user's environment raised or returned something that cannot be used."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean pong?' where something known is near, else ''."""
+    folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.5)
+    return f"; did you mean {folded[close[0]]}?" if close else ""
