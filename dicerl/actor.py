@@ -1,0 +1,168 @@
+"""The Actor: N environments in lock-step, batched inference, windows of the stream sent as soon as they are long enough.
+
+It knows callables only (parameters in, windows out, temperatures in), never a transport, a queue or the learner.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dicerl.config import Config
+from dicerl.core.policy import log_probs
+from dicerl.core.reward import shape_reward
+from dicerl.envs import VectorEnv
+from dicerl.errors import EnvironmentFailed
+from dicerl.networks import Network, load_flat_state
+from dicerl.sequence import Arrays, Schema, allocate, window_length
+
+
+class Episode(NamedTuple):
+    inv_temperature: float
+    episode_return: float  # raw, undiscounted
+    length: int  # agent steps
+
+
+GetParameters = Callable[[int], tuple[int, torch.Tensor] | None]  # known version -> (version, flat parameters)
+SendSequences = Callable[[Arrays], None]  # windows [L, N, ...]; waits while the collector is full
+NextTemperatures = Callable[[list[Episode], int], list[float]]  # (episodes that ended, temperatures wanted)
+
+
+class Actor:
+    """Call ``act`` and ``advance`` in turn. ``act`` says whether it completed (and sent) a window of every environment."""
+
+    def __init__(
+        self, config: Config, env: VectorEnv, network: Network, fields: Schema, *, rng: np.random.Generator, env_seed: int,
+        get_parameters: GetParameters, send_sequences: SendSequences, next_temperatures: NextTemperatures,
+        first_env: int = 0, incarnation: int = 0,
+    ) -> None:
+        self.config, self.env, self.network = config, env, network
+        self._rng, self._first_env, self.incarnation = rng, first_env, incarnation
+        self._get_parameters, self._send, self._next_temperatures = get_parameters, send_sequences, next_temperatures
+        self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
+        self._window = allocate(fields, window_length(config), env.num_envs)
+        self._next_start: Arrays = {n: self._window[n].copy() for n in ("state", "last_action", "last_reward")}
+        self._normalised = config.behaviour.scale == "normalised"
+        self.version = -1
+        self.count = 0  # calls of act
+        self.agent_steps = 0  # valid steps taken
+        network.eval()
+        self.restart(env_seed)
+
+    def restart(self, env_seed: int) -> None:
+        """Reset every environment and begin new streams; unfinished episodes are dropped, sent windows are not."""
+        n = self.env.num_envs
+        self._pull()
+        for array in self._window.values():
+            array[...] = 0
+        self._window["stream"][:, 0] = self.incarnation
+        self._window["stream"][:, 1] = self._first_env + np.arange(n)
+        self._window["last_action"][:] = -1
+        self._t = self._burn_in
+        self._observation = self.env.reset(env_seed)
+        self._state = self.network.initial_state(n)
+        self._ended = np.zeros(n, np.bool_)  # the observation is an episode's last: its next step is a reset step
+        self._last_action = np.full(n, -1, np.int64)
+        self._last_reward = np.zeros(n, np.float32)
+        self._return, self._steps = np.zeros(n), np.zeros(n, np.int64)
+        self._inv_temperature = np.array(self._next_temperatures([], n), np.float32)
+        self._following = self._inv_temperature.copy()  # of the episode after this one, drawn at this one's end
+
+    def act(self) -> bool:
+        """Choose the next actions and record them; True where that completed the windows, which are then sent."""
+        if self.count % self.config.runtime.pull_every == 0:
+            self._pull()
+        self.count += 1
+        t, w = self._t, self._window
+        if t == self._length:  # where the next window starts
+            self._next_start["state"][:] = self._state.transpose(0, 1).numpy()
+            self._next_start["last_action"][:] = self._last_action
+            self._next_start["last_reward"][:] = self._last_reward
+        with torch.inference_mode():
+            extra = {}
+            if self.config.network.last_action_reward:
+                reward = shape_reward(torch.from_numpy(self._last_reward), self.config.env.reward_shape)
+                extra = {"last_action": torch.from_numpy(self._last_action)[None], "last_reward": reward[None]}
+            out = self.network.unroll(torch.from_numpy(self._observation)[None], self._state, None, **extra)
+            self._state = out.state
+            scale = float(self.network.advantage_scale) if self._normalised else 1.0
+            log_pi = log_probs(out.advantage[0], torch.from_numpy(self._inv_temperature / scale)).numpy()  # [N, A]
+        action = sample(log_pi, self._rng)
+        w["observation"][t] = self._observation
+        w["action"][t] = action
+        w["valid"][t] = ~self._ended
+        w["log_prob"][t] = log_pi[np.arange(len(action)), action]
+        w["inv_temperature"][t] = self._inv_temperature
+        w["scale"][t] = scale
+        w["version"][t] = self.version
+        if t < self._burn_in + self._length:
+            return False
+        w["created"][:] = time.time()
+        self._send(w)
+        self._begin_next_window()
+        return True
+
+    def _begin_next_window(self) -> None:
+        """The window's last burn_in + 1 steps are the next one's first: its bootstrap step is the next to be trained."""
+        w, kept = self._window, self._burn_in + 1
+        for name, array in w.items():
+            if name in self._next_start:
+                array[:] = self._next_start[name]
+            elif name == "stream":
+                array[:, 2] += 1
+            elif name != "created":
+                array[:kept] = array[self._length : self._length + kept].copy()
+        self._t = self._burn_in
+
+    def advance(self) -> None:
+        """Take the chosen actions in the environments."""
+        t, w = self._t, self._window
+        action, was_ended = w["action"][t], self._ended
+        observation, reward, terminated, truncated = self.env.step(action)
+        if not np.isfinite(reward).all():
+            raise EnvironmentFailed(f"{self.env.spec.name} gave the reward {reward[~np.isfinite(reward)][0]}; rewards must be finite")
+        w["reward"][t] = reward
+        w["discount"][t] = np.where(terminated, 0.0, self.config.loss.discount)
+        self._return += reward
+        self._steps += ~was_ended
+        self.agent_steps += int((~was_ended).sum())
+        if was_ended.any():  # a reset step: what stands in `observation` now is an episode's first
+            with torch.inference_mode():
+                self._state[:, torch.from_numpy(was_ended)] = 0.0
+            self._inv_temperature[was_ended] = self._following[was_ended]
+        self._last_action = np.where(was_ended, -1, action)
+        self._last_reward = np.where(was_ended, 0.0, reward).astype(np.float32)
+        self._ended = (terminated | truncated) & ~was_ended
+        if self._ended.any():
+            ended = np.flatnonzero(self._ended)
+            episodes = [Episode(float(self._inv_temperature[i]), float(self._return[i]), int(self._steps[i])) for i in ended]
+            self._following[ended] = self._next_temperatures(episodes, len(episodes))
+            self._return[ended], self._steps[ended] = 0.0, 0
+        self._observation = observation
+        self._t = t + 1
+
+    def _pull(self) -> None:
+        newest = self._get_parameters(self.version)
+        if newest is not None:
+            self.version, flat = newest
+            load_flat_state(self.network, flat)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``restart`` does not renew."""
+        return {"rng": self._rng.bit_generator.state, "count": self.count, "agent_steps": self.agent_steps,
+                "incarnation": self.incarnation}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self.count, self.agent_steps, self.incarnation = state["count"], state["agent_steps"], state["incarnation"]
+
+
+def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One action from each row of log-probabilities.    [N, A] -> [N]"""
+    cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)), axis=1)
+    draw = rng.random(len(log_pi)) * cumulative[:, -1]
+    return np.minimum((cumulative <= draw[:, None]).sum(1), log_pi.shape[1] - 1)

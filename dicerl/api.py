@@ -1,0 +1,188 @@
+"""From Python: ``train(config)``, ``resume(run)``, ``load_agent(run)``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dicerl import checkpoint
+from dicerl.config import Config, validate
+from dicerl.core.policy import log_probs
+from dicerl.envs import EnvSpec, MakeEnv, env_spec
+from dicerl.errors import CheckpointError, DicerlError
+from dicerl.networks import Network
+from dicerl.progress import Progress
+from dicerl.run import Run
+from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.setup import Plan, build_network, gib, plan, prepare_network
+from dicerl.temperature import Temperatures, draw_inv_temperature
+
+
+def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = False) -> Run:
+    """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over ``config.env.id``."""
+    config = validate(config)
+    spec = env_spec(config, make_env)
+    machine = plan(config, spec)
+    run = Run.create(config)
+    return _train(run, spec, machine, make_env, None, quiet)
+
+
+def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool = False) -> Run:
+    """Go on from the newest whole checkpoint of a run."""
+    run = Run.open(run_dir)
+    spec = env_spec(run.config, make_env)
+    machine = plan(run.config, spec)
+    run.lock()
+    progress = Progress("", quiet)
+    return _train(run, spec, machine, make_env, run.newest_checkpoint(progress.say), quiet)
+
+
+def _train(
+    run: Run, spec: EnvSpec, machine: Plan, make_env: MakeEnv | None, start: tuple[Path, dict[str, Any]] | None, quiet: bool,
+) -> Run:
+    config = run.config
+    progress = Progress(f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet)
+    network = build_network(config, spec) if start else prepare_network(config, spec, make_env)
+    if start:
+        load_network(network, start[0])
+    for line in describe(config, spec, machine, network, run):
+        progress.say(line)
+    coordinator = Coordinator(config, spec, run, machine.num_actors, machine.total_updates, progress, start[1] if start else None)
+    if machine.runtime == "process":
+        from dicerl.runtime.process import ProcessRuntime as Runtime
+    else:
+        from dicerl.runtime.serial import SerialRuntime as Runtime  # type: ignore[assignment]
+    complete = False
+    try:
+        with _stop_on_signals(progress) as stop:
+            runtime = Runtime(config, spec, machine, network, coordinator, make_env, start, stop)
+            try:
+                complete = runtime.run()
+                coordinator.show()
+            finally:
+                runtime.close()
+    except DicerlError as error:
+        with contextlib.suppress(OSError):
+            coordinator.event("failed", reason=str(error))
+        raise
+    finally:
+        progress.close()
+        with contextlib.suppress(OSError):
+            coordinator.close()
+        run.unlock()
+    run.summary["complete"] = complete
+    progress.say(f"{'finished' if complete else 'stopped'} at {coordinator.frames:,} frames, {coordinator.updates:,} updates; "
+                 f"checkpoint in {run.directory}/checkpoints")
+    if not complete:
+        progress.say(f"to continue: dicerl resume {run.directory}")
+    return run
+
+
+def describe(config: Config, spec: EnvSpec, machine: Plan, network: Network, run: Run) -> list[str]:
+    """What this run is, before it starts."""
+    lstm = f"LSTM {config.network.lstm}" if config.network.lstm else "no LSTM"
+    return [
+        f"dicerl: {spec.name} with {config.variant} (preset {config.preset}, seed {config.seed}), {config.frames:,} frames, "
+        f"{machine.total_updates:,} updates",
+        f"  observation {'×'.join(map(str, spec.observation_shape))} {spec.observation_dtype}, {spec.num_actions} actions, "
+        f"{config.runtime.num_envs} environments",
+        f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on {machine.device}, inputs {network.normalise}",
+        f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s), learner with {machine.learner_threads} thread(s)",
+        f"  collector {machine.capacity} slots of {gib(machine.slot_bytes)}: {gib(machine.store_bytes)}",
+        f"  writing to {run.directory}",
+    ]
+
+
+@contextlib.contextmanager
+def _stop_on_signals(progress: Progress) -> Iterator[Any]:
+    """Ctrl-C or SIGTERM asks for a clean stop with a checkpoint; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        progress.say("stopping after a checkpoint (again to stop at once)")
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def load_network(network: Network, path: Path) -> None:
+    try:
+        network.load_state_dict(checkpoint.read_tensors(path, "model"))
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not fit its run's network: {str(error).splitlines()[-1].strip()}") from None
+
+
+class Agent:
+    """A trained network that acts. ``act`` takes one observation or a batch of them."""
+
+    def __init__(self, config: Config, spec: EnvSpec, network: Network, region: tuple[float, float], seed: int = 0) -> None:
+        self.config, self.spec, self.network, self.region = config, spec, network.eval(), region
+        self._rng = np.random.default_rng(seed)
+
+    def initial_state(self, batch: int = 1) -> torch.Tensor:
+        return self.network.initial_state(batch)
+
+    @torch.inference_mode()
+    def act(
+        self, observation: np.ndarray, state: torch.Tensor | None = None, inv_temperature: float | np.ndarray | None = None,
+        *, greedy: bool = False,
+    ) -> tuple[Any, torch.Tensor]:
+        """(action, next state); tau from the bandits' best region where ``inv_temperature`` is not given.
+
+        Begin an episode with ``state=None``.
+        """
+        from dicerl.actor import sample
+
+        single = np.ndim(observation) == len(self.spec.observation_shape)
+        batch = np.ascontiguousarray(observation, self.spec.observation_dtype)[None] if single else np.ascontiguousarray(
+            observation, self.spec.observation_dtype)
+        if batch.shape[1:] != self.spec.observation_shape:
+            raise DicerlError(f"an observation has shape {np.shape(observation)}; {self.spec.name} gives {self.spec.observation_shape}")
+        n = len(batch)
+        if self.config.network.last_action_reward:
+            raise DicerlError("this network also wants the last action and reward; use dicerl evaluate")
+        out = self.network.unroll(torch.from_numpy(batch)[None], self.initial_state(n) if state is None else state, None)
+        advantage = out.advantage[0]
+        if greedy:
+            action = advantage.argmax(-1).numpy()
+        else:
+            inv = draw_inv_temperature(self.region, self._rng, n) if inv_temperature is None else np.broadcast_to(
+                np.asarray(inv_temperature, np.float32), (n,))
+            scale = float(self.network.advantage_scale) if self.config.behaviour.scale == "normalised" else 1.0
+            action = sample(log_probs(advantage, torch.from_numpy(inv / scale)).numpy(), self._rng)
+        return (int(action[0]) if single else action), out.state
+
+
+def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = None) -> Agent:
+    """The agent of a run's newest checkpoint, or of one checkpoint (``runs/x/checkpoints/1000``)."""
+    if isinstance(run_or_checkpoint, Run):
+        run_or_checkpoint = run_or_checkpoint.directory
+    path = Path(run_or_checkpoint)
+    if path.parent.name == "checkpoints":
+        run, found = Run.open(path.parent.parent), (path, checkpoint.read_state(path))
+    else:
+        run = Run.open(path)
+        found = run.newest_checkpoint()
+    spec = env_spec(run.config, make_env)
+    network = build_network(run.config, spec)
+    load_network(network, found[0])
+    temperatures = Temperatures(run.config, len(found[1]["temperatures"]["votes"]))
+    temperatures.load_state_dict(found[1]["temperatures"])
+    return Agent(run.config, spec, network, temperatures.evaluation_region())

@@ -1,0 +1,137 @@
+"""Checkpoints: ``checkpoints/<updates>/{model,optimizer}.safetensors`` and ``state.json``.
+
+Written to a temporary folder, synced, then renamed: a checkpoint is complete or it is not there. ``state.json``
+holds the files' checksums. Nothing in a checkpoint is code, and loading one runs none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from dicerl.errors import CheckpointError
+
+FORMAT = 1
+
+
+def checkpoints_of(run_dir: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    root = run_dir / "checkpoints"
+    found = [p for p in root.iterdir() if p.name.isdigit()] if root.is_dir() else []
+    return sorted(found, key=lambda p: int(p.name))
+
+
+def begin(run_dir: Path) -> Path:
+    """An empty temporary folder to write tensors into; leftovers of earlier attempts are removed."""
+    root = run_dir / "checkpoints"
+    root.mkdir(parents=True, exist_ok=True)
+    for leftover in root.glob("tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    folder = root / f"tmp-{os.getpid()}"
+    folder.mkdir()
+    return folder
+
+
+def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
+    contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    (folder / f"{name}.safetensors").write_bytes(safetensors.torch.save(contiguous))
+
+
+def finish(folder: Path, run_dir: Path, updates: int, state: dict[str, Any]) -> Path:
+    """Add state.json with the checksums, sync everything, and give the folder its final name."""
+    files = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
+    state = {"format": FORMAT, **state, "checksums": {p.name: _checksum(p) for p in files}}
+    (folder / "state.json").write_text(json.dumps(state))
+    for path in [*files, folder / "state.json", folder]:
+        _sync(path)
+    final = run_dir / "checkpoints" / str(updates)
+    if final.exists():  # the same update again: at a stop right after a checkpoint
+        shutil.rmtree(final)
+    folder.rename(final)
+    _sync(final.parent)
+    return final
+
+
+def save(run_dir: Path, updates: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> Path:
+    """Write a whole checkpoint; on failure the ones before it stand and nothing of this one is left."""
+    folder = begin(run_dir)
+    try:
+        for name, group in tensors.items():
+            write_tensors(folder, name, group)
+        return finish(folder, run_dir, updates, state)
+    except OSError as error:
+        raise failed(run_dir, folder, error) from error
+
+
+def failed(run_dir: Path, folder: Path, reason: object) -> CheckpointError:
+    """Clean up after a checkpoint that could not be written, and say what still stands."""
+    shutil.rmtree(folder, ignore_errors=True)
+    whole = checkpoints_of(run_dir)
+    kept = f"{whole[-1]} is complete and kept" if whole else "no earlier checkpoint exists"
+    return CheckpointError(f"the checkpoint could not be written to {run_dir / 'checkpoints'}: {reason}; {kept}")
+
+
+def prune(run_dir: Path, keep: int, best: int | None) -> None:
+    """Keep the newest ``keep`` and the best evaluated one."""
+    for path in checkpoints_of(run_dir)[:-keep]:
+        if int(path.name) != best:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """state.json of a checkpoint, after checking that every file is whole."""
+    try:
+        state: dict[str, Any] = json.loads((path / "state.json").read_text())
+        checksums = state["checksums"]
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} has no state.json; it is not a complete checkpoint") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path / 'state.json'} is damaged: {type(error).__name__}: {error}") from None
+    if state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {state.get('format')!r}; this version reads {FORMAT}")
+    for name, expected in checksums.items():
+        file = path / name
+        if not file.is_file() or _checksum(file) != expected:
+            raise CheckpointError(f"{file} is {'damaged' if file.is_file() else 'missing'}")
+    return state
+
+
+def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path / f"{name}.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path / name}.safetensors cannot be read: {error}") from None
+
+
+def newest(run_dir: Path, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint that is whole; damaged ones are named through ``say`` and passed over."""
+    found = checkpoints_of(run_dir)
+    if not found:
+        raise CheckpointError(f"{run_dir} has no checkpoint")
+    for path in reversed(found):
+        try:
+            return path, read_state(path)
+        except CheckpointError as error:
+            say(f"{error}; trying the one before")
+    raise CheckpointError(f"{run_dir}: every checkpoint is damaged ({', '.join(p.name for p in found)})")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,15 @@
+"""The reward the learner sees (SPEC 6): returns for the bandits and for every report stay raw."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def shape_reward(reward: Tensor, shape: str = "log") -> Tensor:
+    """log(|r| + 1) * (2 if r >= 0 else -1), printed; ``"none"`` leaves it as it is."""
+    if shape == "none":
+        return reward
+    if shape != "log":
+        raise ValueError(f"reward_shape is {shape!r}; it can be 'log' or 'none'")
+    return torch.log1p(reward.abs()) * torch.where(reward >= 0, 2.0, -1.0).to(reward.dtype)

@@ -1,0 +1,32 @@
+"""Environments: Atari by its short name, anything else through Gymnasium, or a callable that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dicerl.config import Config
+from dicerl.envs.atari import AtariEnv, game_name
+from dicerl.envs.base import EnvSpec, VectorEnv
+from dicerl.envs.gym import GymEnv, maker
+
+__all__ = ["EnvSpec", "MakeEnv", "VectorEnv", "env_spec", "make_vector_env"]
+
+MakeEnv = Callable[[], Any]  # makes one gymnasium.Env
+
+
+def make_vector_env(config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0) -> VectorEnv:
+    """``num_envs`` environments of the configured kind; ``make_env`` wins over ``config.env.id``."""
+    if make_env is not None:
+        return GymEnv(make_env, num_envs, getattr(make_env, "__name__", "environment"))
+    game = game_name(config.env.id)
+    if game is not None:
+        return AtariEnv(game, config.env, num_envs, num_threads)
+    return GymEnv(maker(config.env.id), num_envs, config.env.id)
+
+
+def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
+    """What the environment looks like, from one instance of it."""
+    env = make_vector_env(config, 1, make_env)
+    env.close()
+    return env.spec

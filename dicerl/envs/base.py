@@ -1,0 +1,42 @@
+"""What an actor asks of a vector environment: next-step autoreset, terminated and truncated kept apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    name: str
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype  # uint8 or bool images, float32 vectors
+    num_actions: int
+    action_repeat: int = 1
+    game: str = ""  # Atari game's short name, empty elsewhere
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.observation_shape) >= 2
+
+    @property
+    def channels_last(self) -> bool:
+        """(H, W, C): the last axis is the smallest of the three."""
+        shape = self.observation_shape
+        return len(shape) == 3 and shape[2] < shape[0] and shape[2] <= shape[1]
+
+
+class VectorEnv(Protocol):
+    """After a last step (terminated or truncated) the final observation stands in the stream; the next ``step``
+    ignores that environment's action, resets it, and returns its first observation with reward 0."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self, seed: int | None = None) -> np.ndarray: ...  # [N, ...]
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+
+    def close(self) -> None: ...

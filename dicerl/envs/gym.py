@@ -1,0 +1,97 @@
+"""Any Gymnasium environment with a Discrete action space and a Box observation, N of them in one process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+
+from dicerl.envs.base import EnvSpec
+from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
+
+SUPPORTED = (
+    "supported are Discrete actions and Box observations: images (uint8, bool or float; H×W, H×W×C or C×H×W) and vectors"
+)
+
+
+def maker(env_id: str) -> Callable[[], gymnasium.Env]:
+    """A callable that makes one environment; ids may name the module that registers them: ``module:MyEnv-v0``."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError("env.id", env_id, f"its module cannot be imported: {error}") from None
+    if name not in gymnasium.registry:
+        from dicerl.envs.atari import ATARI_57, unknown_game
+
+        hint = unknown_game(env_id) or nearest(env_id, [*gymnasium.registry, *ATARI_57])
+        raise ConfigError("env.id", env_id, f"no Atari game and no registered Gymnasium environment has that name{hint}")
+    return lambda: gymnasium.make(name, disable_env_checker=True)
+
+
+def observation_spec(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) not in (1, 2, 3) or 0 in space.shape:
+        raise DicerlError(f"{name} observes {space}; {SUPPORTED}")
+    if len(space.shape) > 1 and space.dtype in (np.uint8, np.bool_):
+        return space.shape, np.dtype(space.dtype)
+    return space.shape, np.dtype(np.float32)
+
+
+class GymEnv:
+    """Steps N environments one after the other; in-process, so it costs what the environments cost."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
+        try:
+            self._envs = [make() for _ in range(num_envs)]
+        except DicerlError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{name} could not be made: {type(error).__name__}: {error}") from error
+        first = self._envs[0]
+        if not isinstance(first, gymnasium.Env):
+            raise DicerlError(f"{name} gave {type(first).__name__}; it must be a gymnasium.Env")
+        if not isinstance(first.action_space, gymnasium.spaces.Discrete):
+            raise DicerlError(f"{name} acts in {first.action_space}; {SUPPORTED}")
+        shape, dtype = observation_spec(first.observation_space, name)
+        self.num_envs = num_envs
+        self.spec = EnvSpec(name=name, observation_shape=shape, observation_dtype=dtype, num_actions=int(first.action_space.n))
+        self._first_action = int(first.action_space.start)
+        self._ended = np.zeros(num_envs, np.bool_)
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        seeds = [None] * self.num_envs if seed is None else np.random.SeedSequence(seed).generate_state(self.num_envs)
+        self._ended[:] = False
+        out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
+        for i, env in enumerate(self._envs):
+            out[i] = self._call("reset", i, lambda e=env, s=seeds[i]: e.reset(seed=None if s is None else int(s) % 2**31))[0]
+        return out
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        n = self.num_envs
+        observation = np.empty((n, *self.spec.observation_shape), self.spec.observation_dtype)
+        reward = np.zeros(n, np.float32)
+        terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        i = 0
+        try:
+            for i, (env, action) in enumerate(zip(self._envs, (actions + self._first_action).tolist(), strict=True)):
+                if self._ended[i]:
+                    observation[i] = env.reset()[0]
+                else:
+                    observation[i], reward[i], terminated[i], truncated[i], _ = env.step(action)
+        except Exception as error:
+            raise EnvironmentFailed(f"{self.spec.name} raised in step (environment {i}): {type(error).__name__}: {error}") from error
+        self._ended = terminated | truncated
+        return observation, reward, terminated, truncated
+
+    def _call(self, what: str, i: int, call: Callable[[], tuple]) -> tuple:
+        try:
+            return call()
+        except Exception as error:
+            raise EnvironmentFailed(f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()

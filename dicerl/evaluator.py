@@ -1,0 +1,76 @@
+"""Evaluation episodes, separate from training: tau from the bandits' best region, and greedy ones beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from dicerl.config import Config
+from dicerl.core.policy import log_probs
+from dicerl.core.reward import shape_reward
+from dicerl.envs import MakeEnv, VectorEnv, make_vector_env
+from dicerl.actor import sample
+from dicerl.networks import Network
+from dicerl.temperature import draw_inv_temperature
+
+
+def summarise(returns: np.ndarray) -> dict[str, Any]:
+    return {
+        "mean_return": float(returns.mean()), "median_return": float(np.median(returns)),
+        "stderr": float(returns.std(ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else 0.0,
+        "returns": [round(float(r), 4) for r in returns],
+    }
+
+
+class Evaluator:
+    """The first episode of each of 2N environments: N with tau from a region, N greedy."""
+
+    def __init__(self, config: Config, network: Network, make_env: MakeEnv | None = None, env_threads: int = 0) -> None:
+        self.config, self.network = config, network
+        self.episodes = config.evaluation.episodes
+        self.env: VectorEnv = make_vector_env(config, 2 * self.episodes, make_env, env_threads)
+
+    def evaluate(self, region: tuple[float, float], seed: np.random.SeedSequence) -> dict[str, Any]:
+        rng = np.random.default_rng(seed)
+        inv = draw_inv_temperature(region, rng, self.episodes)
+        returns = self._play(np.concatenate([inv, np.zeros(self.episodes, np.float32)]), rng)
+        greedy = summarise(returns[self.episodes:])
+        return {
+            **summarise(returns[: self.episodes]), "episodes": self.episodes,
+            "inv_temperatures": [round(float(x), 4) for x in inv], **{f"greedy_{k}": v for k, v in greedy.items()},
+        }
+
+    @torch.inference_mode()
+    def _play(self, inv_temperature: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Raw return of one episode of every environment; the second half acts greedily.    [2N] -> [2N]"""
+        n = self.env.num_envs
+        greedy = np.arange(n) >= self.episodes
+        network = self.network.eval()
+        device = network.advantage_scale.device
+        scale = float(network.advantage_scale) if self.config.behaviour.scale == "normalised" else 1.0
+        observation = self.env.reset(int(rng.integers(2**31)))
+        state = network.initial_state(n)
+        last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
+        total, alive = np.zeros(n), np.ones(n, np.bool_)
+        for _ in range(self.config.evaluation.max_steps):
+            extra = {}
+            if self.config.network.last_action_reward:
+                reward_in = shape_reward(torch.from_numpy(last_reward), self.config.env.reward_shape)
+                extra = {"last_action": torch.from_numpy(last_action).to(device)[None], "last_reward": reward_in.to(device)[None]}
+            out = network.unroll(torch.from_numpy(observation).to(device)[None], state, None, **extra)
+            state = out.state
+            advantage = out.advantage[0].cpu()
+            drawn = sample(log_probs(advantage, torch.from_numpy(inv_temperature / scale)).numpy(), rng)
+            action = np.where(greedy, advantage.argmax(-1).numpy(), drawn)
+            observation, reward, terminated, truncated = self.env.step(action)
+            total += np.where(alive, reward, 0.0)
+            alive &= ~(terminated | truncated)
+            last_action, last_reward = action, reward
+            if not alive.any():
+                break
+        return total
+
+    def close(self) -> None:
+        self.env.close()

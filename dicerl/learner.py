@@ -1,0 +1,190 @@
+"""The Learner: batch -> network -> core.targets -> core.losses -> AdamW."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dicerl.config import Config
+from dicerl.core import losses, policy, targets
+from dicerl.core.reward import shape_reward
+from dicerl.errors import ConfigError, DicerlError
+from dicerl.networks import Network, Output
+from dicerl.sequence import Arrays
+
+SCALE_RATE = 0.01  # of the running deviation of A over actions
+SCALE_FLOOR = 1e-6
+
+
+def total_updates(config: Config, action_repeat: int) -> int:
+    """Updates of the whole run: every step is trained ``reuse`` times in batches of B * T steps."""
+    s = config.sequence
+    return max(1, math.ceil(config.frames / action_repeat * s.reuse / (s.batch * s.length)))
+
+
+def schedule(config: Config, updates: int, total: int) -> tuple[float, float]:
+    """(learning rate, weight decay): linear warm-up, then both linear to 0 over the run (SPEC 6)."""
+    o = config.optimizer
+    warmup = o.warmup * total if o.warmup < 1 else o.warmup
+    left = max(0.0, 1.0 - updates / total)
+    rate = o.learning_rate * min(1.0, (updates + 1) / warmup if warmup > 0 else 1.0)
+    if updates >= warmup:
+        rate = o.learning_rate * max(0.0, (total - updates) / max(1.0, total - warmup))
+    return rate, o.weight_decay * left
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("runtime.device", name, f"it cannot be used here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+class Learner:
+    def __init__(self, config: Config, network: Network, total: int, device: torch.device | str = "cpu") -> None:
+        self.config, self.total = config, total
+        self.device = torch.device(device)
+        self.network = network.to(self.device)
+        if self.device.type == "cpu":
+            self.network.to(memory_format=torch.channels_last)
+        o = config.optimizer
+        self.optimizer = torch.optim.AdamW(
+            network.parameters(), lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=o.weight_decay, fused=True)
+        self.updates = 0
+
+    def update(self, batch: Arrays, diagnose: bool = False) -> dict[str, float] | None:
+        """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for."""
+        rate, decay = schedule(self.config, self.updates, self.total)
+        for group in self.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = rate, decay
+        data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
+        out = self.forward(data)
+        loss, parts = self.loss(out, data)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_norm)
+        self.optimizer.step()
+        if self.config.behaviour.scale == "normalised":
+            spread = losses.masked_mean(out.advantage.detach()[:-1].std(-1, correction=0), parts["valid"])
+            self.network.advantage_scale.lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
+        result = None
+        if diagnose:
+            result = self._diagnostics(batch, out, loss, parts, norm) | {"learning_rate": rate, "weight_decay": decay}
+            if not math.isfinite(result["loss"]):
+                raise DicerlError(f"the loss became {result['loss']} at update {self.updates}; try a smaller optimizer.learning_rate")
+        self.updates += 1
+        return result
+
+    def forward(self, data: dict[str, Tensor]) -> Output:
+        """Burn-in from the stored state without gradient, then the T + 1 steps of the window's trained part."""
+        start = self.config.sequence.burn_in
+        first = ~torch.cat([torch.ones_like(data["valid"][:1]), data["valid"][:-1]])  # the stored state of step 0 is right already
+        extra: dict[str, Tensor] = {}
+        if self.config.network.last_action_reward:
+            action = torch.where(data["valid"], data["action"], -1)
+            reward = torch.where(data["valid"], data["reward"], 0.0)
+            extra["last_action"] = torch.cat([data["last_action"][None], action[:-1]])
+            shaped = torch.cat([data["last_reward"][None], reward[:-1]])
+            extra["last_reward"] = shape_reward(shaped, self.config.env.reward_shape)
+        state = data["state"].transpose(0, 1)
+        if start and self.network.lstm is not None:
+            with torch.no_grad():
+                state = self.network.unroll(data["observation"][:start], state, first[:start], **{k: v[:start] for k, v in extra.items()}).state
+        return self.network.unroll(data["observation"][start:], state, first[start:], **{k: v[start:] for k, v in extra.items()})
+
+    def loss(self, out: Output, data: dict[str, Tensor]) -> tuple[losses.Losses, dict[str, Tensor]]:
+        """Targets and losses of the T trained steps; also what the diagnostics look at."""
+        cfg, start = self.config.loss, self.config.sequence.burn_in
+        step = {n: data[n][start:-1] for n in ("reward", "discount", "valid", "log_prob")}  # [T, B]
+        action = data["action"][start:]  # [T + 1, B]
+        inv = (data["inv_temperature"] / data["scale"])[start:]
+        valid = step["valid"]
+        reward = shape_reward(step["reward"], self.config.env.reward_shape)
+        value, advantage = out.value, out.advantage
+        log_pi = policy.log_probs(advantage.detach(), inv)  # [T + 1, B, A]
+        log_ratio = policy.gather(log_pi, action)[:-1] - step["log_prob"]
+        q = value + policy.gather(advantage, action)  # dueling: Q = V + A
+        fixed_v, fixed_q = value.detach(), q.detach()
+        next_q = fixed_q[1:]
+        if cfg.retrace_bootstrap == "expected":
+            next_q = (fixed_v + (log_pi.exp() * advantage.detach()).sum(-1))[1:]
+        common = (reward, step["discount"], log_ratio, valid)
+        v_target = targets.vtrace(fixed_v[:-1], fixed_v[1:], *common, rho_bar=cfg.rho_bar, c_bar=cfg.c_bar)
+        q_target = targets.retrace(fixed_q[:-1], next_q, *common, c_bar=cfg.c_bar)
+        rho = targets.clipped_ratio(log_ratio, valid, cfg.rho_bar)
+        head, temperature = advantage[:-1], inv[:-1]
+        loss = losses.weighted_sum(
+            losses.value_loss(value[:-1], v_target.value), losses.q_loss(q[:-1], q_target.q),
+            losses.policy_loss(head, temperature, action[:-1], rho, v_target.advantage),
+            losses.entropy_bonus(head, temperature, cfg.entropy_scale) if cfg.entropy else None,
+            valid, xi=cfg.value, alpha=cfg.q, beta=cfg.policy, entropy_coefficient=cfg.entropy,
+        )
+        parts = {"log_ratio": log_ratio, "valid": valid, "log_pi": log_pi[:-1], "target_advantage": v_target.advantage,
+                 "value_target": v_target.value, "q_target": q_target.q}
+        return loss, parts
+
+    @torch.no_grad()
+    def _diagnostics(self, batch: Arrays, out: Output, loss: losses.Losses, parts: dict[str, Tensor], norm: Tensor) -> dict[str, float]:
+        cfg, start = self.config.loss, self.config.sequence.burn_in
+        valid = parts["valid"]
+        if not valid.any():
+            return {"loss": loss.total.item()}
+        ratio = parts["log_ratio"].clamp(-20, 20).exp()[valid]
+        value, head = out.value[:-1][valid], out.advantage[:-1][valid]
+        features = out.features[:-1][valid]
+        entropy = -(parts["log_pi"].exp() * parts["log_pi"].clamp_min(-1e4)).sum(-1)[valid]
+        error = (parts["value_target"] - out.value[:-1])[valid]
+        numbers = {
+            "loss": loss.total, "loss_value": loss.value, "loss_q": loss.q, "loss_policy": loss.policy, "entropy_bonus": loss.entropy,
+            "gradient_norm": norm, "ratio_mean": ratio.mean(), "ratio_max": ratio.max(), "ratio_std": ratio.std(correction=0),
+            "rho_clipped": (ratio > cfg.rho_bar).float().mean(), "c_clipped": (ratio > cfg.c_bar).float().mean(),
+            "entropy": entropy.mean(), "value_mean": value.mean(), "value_std": value.std(correction=0),
+            "advantage_std": head.std(-1, correction=0).mean(), "advantage_scale": self.network.advantage_scale,
+            "target_advantage_std": parts["target_advantage"][valid].std(correction=0),
+            "value_explained": 1 - error.var(correction=0) / parts["value_target"][valid].var(correction=0).clamp_min(1e-12),
+            "dead_units": (features <= 0).all(0).float().mean(), "feature_spread": features.std(0, correction=0).mean(),
+        }
+        names = list(numbers)
+        result = dict(zip(names, torch.stack([numbers[n].float().reshape(()) for n in names]).tolist(), strict=True))
+        mask = batch["valid"][start:-1]
+        lag = self.updates - batch["version"][start:-1][mask]
+        inv = batch["inv_temperature"][start:-1][mask]
+        return result | {
+            "policy_lag": float(lag.mean()) if lag.size else 0.0, "policy_lag_max": float(lag.max(initial=0)),
+            "sequence_age": float(time.time() - batch["created"].mean()), "valid_fraction": float(mask.mean()),
+            "inv_temperature_mean": float(inv.mean()) if inv.size else 0.0,
+        }
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """AdamW's state by parameter name, for a checkpoint."""
+        out = {}
+        for name, parameter in self.network.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                out[f"{name}/{key}"] = value.detach().cpu().contiguous()
+        return out
+
+    def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
+        for name, parameter in self.network.named_parameters():
+            prefix = name + "/"
+            state: dict[str, Any] = {k[len(prefix):]: v for k, v in tensors.items() if k.startswith(prefix)}
+            if state:
+                self.optimizer.state[parameter] = {
+                    k: v.to(self.device).clone(memory_format=torch.preserve_format) if k == "step"
+                    else torch.empty_like(parameter).copy_(v) for k, v in state.items()
+                }
+
+
+@torch.no_grad()
+def calibrate_scale(network: Network, observations: np.ndarray) -> None:
+    """Start A's running deviation from what the fresh network gives on some observations [N, ...]."""
+    spread = network.unroll(torch.from_numpy(observations)[None], network.initial_state(len(observations)), None).advantage
+    network.advantage_scale.fill_(max(float(spread.std(-1, correction=0).mean()), SCALE_FLOOR))

@@ -1,0 +1,202 @@
+"""The network: torso, LSTM with resets and burn-in, heads V and A.
+
+    observation -> torso -> [LSTM] -> V(s), A(s, .)
+
+Statistics that are part of the agent (input mean and deviation, A's running deviation) are buffers: they are
+versioned, pushed and saved with the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dicerl.config import NetworkConfig
+from dicerl.envs.base import EnvSpec
+from dicerl.errors import ConfigError
+
+
+class Output(NamedTuple):
+    value: Tensor  # [T, B]
+    advantage: Tensor  # [T, B, A]
+    features: Tensor  # [T, B, F] of the torso
+    state: Tensor  # [2, B, H]
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv2(torch.relu(self.conv1(torch.relu(x))))
+
+
+def impala_deep(channels: int) -> nn.Sequential:
+    """16, 32, 32 channels; each: conv 3x3, max-pool 3x3/2, two residual blocks (the paper's)."""
+    layers: list[nn.Module] = []
+    for out in (16, 32, 32):
+        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), Residual(out), Residual(out)]
+        channels = out
+    return nn.Sequential(*layers, nn.ReLU())
+
+
+def impala_shallow(channels: int) -> nn.Sequential:
+    """16 8x8/4, 32 4x4/2 (IMPALA's shallow net)."""
+    return nn.Sequential(nn.Conv2d(channels, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU())
+
+
+def minatar(channels: int) -> nn.Sequential:
+    """One 3x3 convolution with 16 channels (MinAtar's own)."""
+    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU())
+
+
+CONVOLUTIONS = {"impala_deep": impala_deep, "impala_shallow": impala_shallow, "minatar": minatar}
+SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
+
+
+class Network(nn.Module):
+    def __init__(self, config: NetworkConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        self.config, self.spec = config, spec
+        self.num_actions = spec.num_actions
+        torso = config.torso
+        if torso == "auto":
+            torso = "mlp" if not spec.is_image else "impala_deep" if min(self.image_shape[1:]) >= 24 else "minatar"
+        self.torso_name = torso
+        self.normalise = config.normalise
+        if self.normalise == "auto":
+            self.normalise = "scale" if spec.observation_dtype == np.uint8 else "none"
+        self.input_range = 255.0 if spec.observation_dtype == np.uint8 else 1.0
+        activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
+        if torso == "mlp":
+            size = math.prod(spec.observation_shape)
+            self.convolutions = None
+            dense: list[nn.Module] = [nn.Linear(size, config.hidden), activation(), nn.Linear(config.hidden, config.hidden)]
+        else:
+            if not spec.is_image or min(self.image_shape[1:]) < SMALLEST_IMAGE[torso]:
+                raise ConfigError("network.torso", torso, f"it takes images from {SMALLEST_IMAGE[torso]} pixels a side; "
+                                  f"{spec.name} observes {spec.observation_shape}")
+            activation = nn.ReLU
+            self.convolutions = CONVOLUTIONS[torso](self.image_shape[0])
+            with torch.no_grad():
+                size = self.convolutions(torch.zeros(1, *self.image_shape)).numel()
+            dense = [nn.Linear(size, config.hidden)]
+        if config.layer_norm:
+            dense.append(nn.LayerNorm(config.hidden))
+        self.dense = nn.Sequential(*dense, activation())
+        self.lstm_input = config.hidden + (self.num_actions + 1 if config.last_action_reward else 0)
+        self.lstm = nn.LSTM(self.lstm_input, config.lstm) if config.lstm else None
+        width = config.lstm or self.lstm_input
+        self.value_head = nn.Linear(width, 1)
+        self.advantage_head = nn.Linear(width, self.num_actions)
+        shape = self.image_shape if spec.is_image else spec.observation_shape
+        if self.normalise == "statistics":
+            self.register_buffer("input_mean", torch.zeros(shape))
+            self.register_buffer("input_inv_deviation", torch.ones(shape))
+        self.register_buffer("advantage_scale", torch.ones(()))
+        if config.initialisation == "orthogonal":
+            self._orthogonal()
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the observation."""
+        shape = self.spec.observation_shape
+        if len(shape) == 2:
+            return 1, shape[0], shape[1]
+        return (shape[2], shape[0], shape[1]) if self.spec.channels_last else (shape[0], shape[1], shape[2])
+
+    def _orthogonal(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(module.weight, math.sqrt(2))
+                nn.init.zeros_(module.bias)
+        nn.init.orthogonal_(self.value_head.weight, 1.0)
+        nn.init.orthogonal_(self.advantage_head.weight, 0.01)
+
+    def inputs(self, observation: Tensor) -> Tensor:
+        """[N, ...] as the environment gives it -> float [N, C, H, W] or [N, F], not yet normalised."""
+        x = observation.to(torch.float32)
+        if not self.spec.is_image:
+            return x
+        if len(self.spec.observation_shape) == 2:
+            return x.unsqueeze(1)
+        return x.permute(0, 3, 1, 2) if self.spec.channels_last else x
+
+    def torso(self, observation: Tensor) -> Tensor:
+        """[N, ...] -> [N, hidden]"""
+        x = self.inputs(observation)
+        if self.normalise == "scale":
+            x = x * (1.0 / self.input_range)
+        elif self.normalise == "statistics":
+            x = ((x - self.input_mean) * self.input_inv_deviation).clamp_(-self.config.statistics_clip, self.config.statistics_clip)
+        if self.convolutions is not None:
+            x = self.convolutions(x.contiguous(memory_format=torch.channels_last))
+        return self.dense(x.flatten(1))
+
+    def initial_state(self, batch: int, device: torch.device | str | None = None) -> Tensor:
+        """Zeros, [2, B, H]: (h, c)."""
+        return torch.zeros(2, batch, self.config.lstm, device=device or self.advantage_scale.device)
+
+    def unroll(
+        self, observation: Tensor, state: Tensor, first: Tensor | None, last_action: Tensor | None = None,
+        last_reward: Tensor | None = None,
+    ) -> Output:
+        """Run [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode starts and the state is zero.
+
+        ``last_action`` [T, B] is -1 where there was none.
+        """
+        steps, batch = observation.shape[:2]
+        features = self.torso(observation.flatten(0, 1)).unflatten(0, (steps, batch))
+        x = features
+        if self.config.last_action_reward:
+            assert last_action is not None and last_reward is not None
+            one_hot = nn.functional.one_hot(last_action + 1, self.num_actions + 1)[..., 1:].to(x.dtype)
+            x = torch.cat([x, one_hot, last_reward.unsqueeze(-1)], -1)
+        if self.lstm is not None:
+            x, state = self._lstm(x, state, first)
+        return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, state)
+
+    def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The fused LSTM over the stretches between episode starts: few calls instead of one a step."""
+        steps = x.shape[0]
+        starts = [] if first is None else torch.nonzero(first.any(1)).flatten().tolist()
+        h, c = state[0:1], state[1:2]
+        outputs = []
+        for begin, end in zip([0, *starts], [*starts, steps], strict=True):
+            if begin in starts:
+                keep = (~first[begin]).to(x.dtype)[None, :, None]  # type: ignore[index]
+                h, c = h * keep, c * keep
+            if end > begin:
+                y, (h, c) = self.lstm(x[begin:end], (h.contiguous(), c.contiguous()))  # type: ignore[misc]
+                outputs.append(y)
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)), torch.cat([h, c])
+
+    @torch.no_grad()
+    def set_statistics(self, mean: Tensor, deviation: Tensor) -> None:
+        """Per-element mean and deviation, in the observation's own units and axes."""
+        self.input_mean.copy_(self.inputs(mean.unsqueeze(0))[0])
+        spread = self.inputs(deviation.unsqueeze(0))[0] + self.config.statistics_floor * self.input_range
+        self.input_inv_deviation.copy_(1.0 / spread)
+
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+
+def flat_state(network: nn.Module) -> Tensor:
+    """Parameters and buffers as one float32 vector."""
+    return torch.cat([x.detach().reshape(-1).to("cpu", torch.float32) for x in network.state_dict().values()])
+
+
+@torch.no_grad()
+def load_flat_state(network: nn.Module, flat: Tensor) -> None:
+    """The inverse of flat_state, in place."""
+    offset = 0
+    for x in network.state_dict().values():
+        x.copy_(flat[offset : offset + x.numel()].view_as(x))
+        offset += x.numel()

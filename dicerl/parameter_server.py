@@ -1,0 +1,41 @@
+"""The Parameter Server: the newest parameters and their version, in memory that processes can share, without a lock.
+
+Two buffers take turns: version number n lives in buffer n mod 2, and the counter moves only after the buffer is
+complete. A reader whose counter did not move while it copied has a whole set. Nobody holds a lock, so a
+process that dies here blocks nobody.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class ParameterServer:
+    def __init__(self, size: int, shared: bool = False) -> None:
+        self._buffers = torch.zeros(2, size)
+        self._counter = torch.zeros(1, dtype=torch.int64)  # pushes so far
+        self._versions = torch.zeros(2, dtype=torch.int64)  # learner updates behind each buffer
+        if shared:
+            for tensor in (self._buffers, self._counter, self._versions):
+                tensor.share_memory_()
+
+    def push(self, flat: Tensor, version: int) -> None:
+        """Publish parameters; ``version`` is the number of learner updates behind them."""
+        turn = int(self._counter) + 1
+        self._buffers[turn % 2].copy_(flat)
+        self._versions[turn % 2] = version
+        self._counter.fill_(turn)
+
+    def pull(self, known: int = -1) -> tuple[int, Tensor] | None:
+        """(version, parameters), or None where the newest version is ``known`` or nothing was pushed yet."""
+        while True:
+            turn = int(self._counter)
+            if turn == 0:
+                return None
+            version = int(self._versions[turn % 2])
+            if version == known:
+                return None
+            flat = self._buffers[turn % 2].clone()
+            if int(self._counter) == turn and int(self._versions[turn % 2]) == version:
+                return version, flat

@@ -1,0 +1,85 @@
+"""Presets and variants: each states only what differs from the paper's table (config.py's defaults), and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dicerl.config import Config, override
+from dicerl.errors import ConfigError, nearest
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The table, to the number.
+    "paper": {},
+    # Atari on few cores.
+    "laptop": {
+        "frames": 6_000_000,
+        "runtime.num_envs": 32,
+        # 3 x faster to train than the deep torso at this scale; no burn-in to pay for without the LSTM.
+        "network.torso": "impala_shallow", "network.lstm": 0, "sequence.burn_in": 0,
+        # Plain x/255 leaves the features of one game nearly constant and kills ReLUs (SPEC 10).
+        "network.normalise": "statistics", "network.initialisation": "orthogonal", "network.layer_norm": True,
+        # 1.5M agent steps * 2 / (8 * 40) = 9,375 updates: many small ones instead of few large ones.
+        "sequence.length": 40, "sequence.batch": 8,
+        "optimizer.warmup": 200.0,
+        "behaviour.scale": "normalised",
+        "evaluation.every": 1_000_000, "evaluation.episodes": 4, "checkpoint.every": 500_000,
+        "runtime.push_every": 5,
+    },
+    # MinAtar: 1M agent steps * 2 / (16 * 20) = 6,250 updates.
+    "minatar": {
+        "frames": 1_000_000,
+        "runtime.num_envs": 32,
+        "network.torso": "minatar", "network.hidden": 128, "network.lstm": 128,
+        "sequence.burn_in": 10, "sequence.length": 20, "sequence.batch": 16,
+        "loss.discount": 0.99, "optimizer.learning_rate": 3e-3, "optimizer.warmup": 200.0,
+        "env.reward_shape": "none",
+        "evaluation.every": 250_000, "evaluation.episodes": 64, "evaluation.max_steps": 5_000, "checkpoint.every": 250_000,
+        "runtime.push_every": 4, "runtime.pull_every": 20,
+    },
+    # Classic control: small vectors, short runs.
+    "classic": {
+        "frames": 200_000,
+        "runtime.kind": "serial", "runtime.num_envs": 16,
+        "network.torso": "mlp", "network.hidden": 64, "network.activation": "tanh", "network.lstm": 0,
+        "sequence.burn_in": 0, "sequence.length": 20, "sequence.batch": 16,
+        "loss.discount": 0.99, "optimizer.learning_rate": 3e-3, "optimizer.warmup": 100.0,
+        "env.reward_shape": "none",
+        "evaluation.every": 50_000, "evaluation.episodes": 20, "evaluation.max_steps": 10_000, "checkpoint.every": 50_000,
+        "runtime.push_every": 1, "runtime.pull_every": 1,
+    },
+    # Seconds, not minutes: to see every part move once.
+    "debug": {
+        "frames": 4_000,
+        "runtime.kind": "serial", "runtime.num_envs": 4, "runtime.push_every": 1, "runtime.pull_every": 4,
+        "network.hidden": 32, "network.lstm": 16,
+        "sequence.burn_in": 4, "sequence.length": 8, "sequence.batch": 4,
+        "optimizer.warmup": 10.0, "log_every": 5,
+        "evaluation.every": 2_000, "evaluation.episodes": 2, "evaluation.max_steps": 500, "checkpoint.every": 2_000,
+    },
+}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dice": ("the paper's agent: temperatures from the bandits' vote", {}),
+    "baseline": ("tau = 1 always, no bandit", {"behaviour.source": "fixed", "behaviour.inv_temperature": 1.0, "behaviour.scale": "raw"}),
+    "random": ("tau from the bandits' initial distribution, never adapted", {"behaviour.source": "distribution"}),
+    "entropy": ("dice with an entropy bonus of coefficient 1", {"loss.entropy": 1.0}),
+}
+
+
+def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:
+    """A config from a preset and a variant; ``changes`` are fields, dots written as ``__`` or given as {"loss.q": 1}."""
+    if name not in PRESETS:
+        raise ConfigError("preset", name, f"it can be {', '.join(PRESETS)}{nearest(name, PRESETS)}")
+    if variant not in VARIANTS:
+        raise ConfigError("variant", variant, f"it can be {', '.join(VARIANTS)}{nearest(variant, VARIANTS)}")
+    fields = {"preset": name, "variant": variant, **PRESETS[name], **VARIANTS[variant][1]}
+    return override(Config(), fields).replace(**changes)
+
+
+def preset_for(env_id: str) -> str:
+    """The preset that fits an environment where none is named."""
+    from dicerl.envs.atari import game_name
+
+    if env_id.startswith("MinAtar/"):
+        return "minatar"
+    return "laptop" if game_name(env_id) else "classic"

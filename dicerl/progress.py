@@ -1,0 +1,84 @@
+"""What a person sees while a run trains: a live panel on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+
+def duration(seconds: float) -> str:
+    seconds = int(max(0, seconds))
+    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
+    return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+def number(value: Any, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+class Progress:
+    """``update`` as often as you like: it draws at most every half second, or prints at most every ten."""
+
+    def __init__(self, title: str, quiet: bool = False, stream: Any = None) -> None:
+        self._console = Console(file=stream or sys.stderr)
+        self._title, self._quiet = title, quiet
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._every = 0.5 if self._console.is_terminal else 10.0
+        self._rates: deque[tuple[float, int]] = deque(maxlen=60)  # (time, frames)
+        self._best: float | None = None
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if not self._quiet:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def update(self, values: dict[str, Any], force: bool = False) -> None:
+        now = time.monotonic()
+        if self._quiet or (now - self._drawn < self._every and not force):
+            return
+        self._drawn = now
+        self._rates.append((now, values["frames"]))
+        (t0, f0), (t1, f1) = self._rates[0], self._rates[-1]
+        rate = (f1 - f0) / (t1 - t0) if t1 > t0 else 0.0
+        left = duration((values["total_frames"] - values["frames"]) / rate) if rate > 0 else "–"
+        recent = values.get("recent_return")
+        if recent is not None and (self._best is None or recent > self._best):
+            self._best = recent
+        low, high = values["favoured"]
+        cells = [
+            ("frames", f"{values['frames']:,} of {values['total_frames']:,}"), ("frames/s", number(rate, 0)), ("time left", left),
+            ("return, recent", number(recent)), ("best", number(self._best)), ("evaluation, best", number(values.get("best_evaluation"))),
+            ("entropy", number(values.get("entropy"), 3)), ("1/tau favoured", f"{low:.2f}–{high:.2f}"),
+            ("policy lag", number(values.get("policy_lag"), 1)), ("updates", f"{values['updates']:,}"),
+            ("episodes", f"{values['episodes']:,}"), ("loss", number(values.get("loss"), 3)),
+        ]
+        if not self._console.is_terminal:
+            self.say("  ".join(f"{name} {value}" for name, value in cells))
+            return
+        grid = Table.grid(expand=True, padding=(0, 2))
+        for _ in range(3):
+            grid.add_column(style="dim", no_wrap=True)
+            grid.add_column(no_wrap=True)
+        for i in range(0, len(cells), 3):
+            grid.add_row(*[part for cell in cells[i : i + 3] for part in cell])
+        outer = Table.grid(expand=True)
+        outer.add_row(ProgressBar(total=values["total_frames"], completed=min(values["frames"], values["total_frames"])))
+        outer.add_row(grid)
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
+        self._live.update(Panel(outer, title=self._title, title_align="left"), refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

@@ -1,0 +1,88 @@
+"""A run on disk: its directory, its configuration, and the lock that keeps a second run out."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from pathlib import Path
+from typing import IO, Any
+
+from dicerl import checkpoint
+from dicerl.config import Config, from_dict, validate
+from dicerl.errors import DicerlError
+
+
+class Run:
+    """``runs/<name>/``. Made by ``create`` (new) or ``open`` (existing); ``lock`` before writing."""
+
+    def __init__(self, directory: Path, config: Config) -> None:
+        self.directory, self.config = directory, config
+        self.summary: dict[str, Any] = {}  # what the training that just ended says of itself
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def create(cls, config: Config) -> Run:
+        """A new, locked directory with config.json; an existing run is never written into."""
+        if config.run_dir:
+            directory = Path(config.run_dir)
+            if (directory / "config.json").exists():
+                raise DicerlError(f"run_dir {directory} already holds a run; continue it with: dicerl resume {directory}, or name another")
+            if directory.exists() and not directory.is_dir():
+                raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
+            if directory.exists() and any(directory.iterdir()):
+                raise DicerlError(f"run_dir {directory} is not empty and holds no run; name another directory")
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise DicerlError(f"run_dir {directory} cannot be made: {error.strerror}") from None
+        else:
+            directory = _fresh_directory(config)
+        run = cls(directory, config)
+        run.lock()
+        (directory / "config.json").write_text(json.dumps(config.to_dict(), indent=1) + "\n")
+        return run
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Run:
+        directory = Path(directory)
+        path = directory / "config.json"
+        if not path.is_file():
+            raise DicerlError(f"{directory} holds no run (no config.json)")
+        try:
+            config = validate(from_dict(json.loads(path.read_text())))
+        except ValueError as error:
+            raise DicerlError(f"{path} is damaged: {error}") from None
+        return cls(directory, config)
+
+    def lock(self) -> None:
+        """Held until this process ends, however it ends."""
+        self._lock = (self.directory / "run.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise DicerlError(f"{self.directory} is in use by another process; wait for it or name another run_dir") from None
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def newest_checkpoint(self, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
+        return checkpoint.newest(self.directory, say)
+
+
+def _fresh_directory(config: Config) -> Path:
+    """runs/<env>-<variant>-<seed>, with -2, -3, ... where that is taken; mkdir decides, so two runs never share one."""
+    stem = re.sub(r"[^A-Za-z0-9.]+", "_", config.env.id).strip("_") or "run"
+    for attempt in range(1, 10_000):
+        directory = Path("runs") / (f"{stem}-{config.variant}-{config.seed}" + (f"-{attempt}" if attempt > 1 else ""))
+        try:
+            directory.mkdir(parents=True)
+            return directory
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise DicerlError(f"{directory} cannot be made: {error.strerror}; name another place with --run-dir") from None
+    raise DicerlError("runs/ holds ten thousand runs of that name; name one with --run-dir")

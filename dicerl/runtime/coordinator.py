@@ -1,0 +1,155 @@
+"""What every runtime keeps in one place: counters, temperatures, metrics, and when to evaluate, save or stop."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from dicerl import checkpoint
+from dicerl.actor import Episode
+from dicerl.config import Config
+from dicerl.core.bandit import inv_temperature_from_x
+from dicerl.envs import EnvSpec
+from dicerl.metrics import Metrics
+from dicerl.progress import Progress
+from dicerl.run import Run
+from dicerl.temperature import Temperatures
+
+RECENT = 100  # episodes behind "recent return"
+
+
+class Coordinator:
+    def __init__(
+        self, config: Config, spec: EnvSpec, run: Run, num_actors: int, total_updates: int, progress: Progress,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self.config, self.spec, self.run, self.progress = config, spec, run, progress
+        self.total_updates = total_updates
+        self.temperatures = Temperatures(config, num_actors)
+        self.agent_steps = self.updates = self.episodes = 0
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.best_evaluation: float | None = None
+        self.best_checkpoint: int | None = None
+        self.evaluated_at = self.saved_at = 0  # frames
+        self.latest: dict[str, float] = {}
+        self.last_evaluation: dict[str, Any] = {}
+        self._elapsed_before = 0.0
+        self._started = time.monotonic()
+        self._logged: tuple[float, int] | None = None  # (time, agent steps) of the last train line
+        offset = None
+        if state is not None:
+            for name in ("agent_steps", "updates", "episodes", "best_evaluation", "best_checkpoint", "evaluated_at", "saved_at"):
+                setattr(self, name, state[name])
+            self.recent.extend(state["recent"])
+            self._elapsed_before = state["elapsed"]
+            self.temperatures.load_state_dict(state["temperatures"])
+            offset = state["metrics_offset"]
+        self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames if state is not None else None)
+        self._first_steps = self.agent_steps
+        if state is None:
+            self.event("start", bandits=[v.describe() for v in self.temperatures.votes])
+        else:
+            self.event("resume", updates=self.updates)
+
+    @property
+    def frames(self) -> int:
+        return self.agent_steps * self.spec.action_repeat
+
+    @property
+    def elapsed(self) -> float:
+        return self._elapsed_before + time.monotonic() - self._started
+
+    def counters(self) -> dict[str, int]:
+        return {"agent_steps": self.agent_steps, "frames": self.frames, "updates": self.updates}
+
+    def event(self, name: str, **values: Any) -> None:
+        self.metrics.write("event", self.counters(), {"event": name, **values})
+
+    def collected_all(self) -> bool:
+        return self.frames >= self.config.frames
+
+    def next_temperatures(self, actor: int, episodes: list[Episode], wanted: int) -> list[float]:
+        """Episodes that ended update the vote; then the temperatures of the next ones are drawn from it."""
+        for e in episodes:
+            self.temperatures.update(e.inv_temperature, e.episode_return, actor)
+            self.episodes += 1
+            self.recent.append(e.episode_return)
+            self.metrics.write("episode", self.counters(), {
+                "return": e.episode_return, "length": e.length, "inv_temperature": e.inv_temperature, "actor": actor})
+        return [self.temperatures.next(actor) for _ in range(wanted)]
+
+    def trained(self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None) -> None:
+        """One learner update was made."""
+        self.updates += 1
+        if diagnostics is not None:
+            now = time.monotonic()
+            steps_per_s = 0.0
+            if self._logged is not None and now > self._logged[0]:
+                steps_per_s = (self.agent_steps - self._logged[1]) / (now - self._logged[0])
+            self._logged = (now, self.agent_steps)
+            low, high = self.favoured()
+            vote = self.temperatures.votes[0]
+            self.latest = {
+                **diagnostics, **(extra or {}), "frames_per_s": steps_per_s * self.spec.action_repeat, "elapsed": self.elapsed,
+                "episodes": self.episodes, "favoured_inv_temperature": (low + high) / 2,
+            }
+            if self.recent:
+                self.latest["recent_return"] = sum(self.recent) / len(self.recent)
+            self.metrics.write("train", self.counters(), {
+                **self.latest, "tile_values": [round(float(v), 4) for v in vote.values()], "tile_visits": vote.counts().tolist()})
+
+    def favoured(self) -> tuple[float, float]:
+        """Best region of the vote, in 1/tau."""
+        low, high = self.temperatures.best_region()
+        return float(inv_temperature_from_x(low)), float(inv_temperature_from_x(high))
+
+    def evaluation_due(self) -> bool:
+        every = self.config.evaluation.every
+        return every > 0 and self.frames - self.evaluated_at >= every
+
+    def evaluated(self, result: dict[str, Any], updates: int) -> None:
+        self.last_evaluation = result
+        self.metrics.write("evaluation", self.counters(), {**result, "version": updates})
+        score = result["mean_return"]
+        if self.best_evaluation is None or score > self.best_evaluation:
+            self.best_evaluation = score
+            self.best_checkpoint = None  # the next checkpoint is the one to keep
+        self.progress.say(f"evaluation at {self.frames:,} frames: {score:.2f} ± {result['stderr']:.2f} "
+                          f"(best region), {result['greedy_mean_return']:.2f} ± {result['greedy_stderr']:.2f} (greedy)")
+
+    def checkpoint_due(self) -> bool:
+        every = self.config.checkpoint.every
+        return every > 0 and self.frames - self.saved_at >= every
+
+    def state(self) -> dict[str, Any]:
+        """The part of state.json that every runtime has."""
+        self.saved_at = self.frames
+        if self.best_evaluation is not None and self.best_checkpoint is None:
+            self.best_checkpoint = self.updates
+        return {
+            **self.counters(), "episodes": self.episodes, "recent": list(self.recent), "best_evaluation": self.best_evaluation,
+            "best_checkpoint": self.best_checkpoint, "evaluated_at": self.evaluated_at, "saved_at": self.saved_at,
+            "elapsed": self.elapsed, "total_updates": self.total_updates, "temperatures": self.temperatures.state_dict(),
+            "metrics_offset": self.metrics.offset(),
+        }
+
+    def saved(self) -> None:
+        checkpoint.prune(self.run.directory, self.config.checkpoint.keep, self.best_checkpoint)
+
+    def show(self, extra: dict[str, Any] | None = None) -> None:
+        """Refresh the progress line."""
+        self.progress.update({
+            "frames": self.frames, "total_frames": self.config.frames, "updates": self.updates, "episodes": self.episodes,
+            "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
+            "best_evaluation": self.best_evaluation, "favoured": self.favoured(), **self.latest, **(extra or {}),
+        })
+
+    def close(self) -> None:
+        low, high = self.favoured()
+        self.run.summary = {
+            **self.counters(), "episodes": self.episodes, "elapsed": self.elapsed,
+            "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
+            "favoured_inv_temperature": (low + high) / 2, "evaluation": self.last_evaluation,
+        }
+        self.metrics.close()

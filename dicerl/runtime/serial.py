@@ -1,0 +1,140 @@
+"""One process: actor and learner take turns. Bit-for-bit reproducible from a seed, and from a checkpoint.
+
+An environment's inner state cannot be saved in general, so in this runtime a checkpoint is also a restart: right
+after a window of every environment was sent, the checkpoint is written and all environments are reset with seeds
+derived from the update count. Nothing is lost (every step taken stands in a sent window), unfinished episodes are
+not reported, and a run that is stopped and resumed does exactly what it would have done anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from dicerl import checkpoint, seeding
+from dicerl.actor import Actor
+from dicerl.collector import Collector
+from dicerl.config import Config
+from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
+from dicerl.evaluator import Evaluator
+from dicerl.learner import Learner
+from dicerl.networks import Network, flat_state
+from dicerl.parameter_server import ParameterServer
+from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.setup import Plan, build_network
+from dicerl.sequence import Arrays, Store, schema, window_length
+
+
+class SerialRuntime:
+    def __init__(
+        self, config: Config, spec: EnvSpec, plan: Plan, network: Network, coordinator: Coordinator, make_env: MakeEnv | None,
+        resume: tuple[Any, dict[str, Any]] | None = None, stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        torch.set_num_threads(plan.learner_threads)
+        self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
+        self._make_env, self._spec = make_env, spec
+        fields = schema(config, spec)
+        self.store = Store(fields, window_length(config), plan.capacity)
+        self.collector = Collector(plan.capacity, config.sequence.batch, config.sequence.reuse)
+        self.learner = Learner(config, network, plan.total_updates, plan.device)
+        flat = flat_state(self.learner.network)
+        self.parameters = ParameterServer(flat.numel())
+        self._evaluator: Evaluator | None = None
+        saved: dict[str, Any] = {}
+        if resume is not None:
+            path, state = resume
+            saved = state["serial"]
+            self.learner.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
+            self.learner.updates = coordinator.updates
+            slots = self.collector.restore(saved["uses"])
+            if slots:
+                sequences = {n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()}
+                self.store.write(slots, sequences, list(range(len(slots))))
+        self.parameters.push(flat, self.learner.updates)
+        self.actor = Actor(
+            config, make_vector_env(config, config.runtime.num_envs, make_env), build_network(config, spec), fields,
+            rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, 0)), env_seed=self._env_seed(),
+            get_parameters=self.parameters.pull, send_sequences=self._send,
+            next_temperatures=lambda episodes, wanted: coordinator.next_temperatures(0, episodes, wanted),
+            incarnation=saved["actor"]["incarnation"] + 1 if saved else 0,
+        )
+        if saved:
+            self.actor.load_state_dict(saved["actor"])
+
+    def _env_seed(self) -> int:
+        return seeding.integer(seeding.stream(self.config.seed, "environment", 0, self.learner.updates))
+
+    def _send(self, windows: Arrays) -> None:
+        slots = self.collector.lend(self.config.runtime.num_envs)
+        self.store.write(slots, windows, list(range(len(slots))))
+        self.collector.receive(slots)
+
+    def run(self) -> bool:
+        """Train to the end of the run, or to a stop; True where the run is complete."""
+        c = self.coordinator
+        while True:
+            while not self.actor.act():
+                self._advance()
+            self._train()
+            complete = c.collected_all()
+            if c.evaluation_due() or (complete and self.config.evaluation.every):
+                self.evaluate()
+            if complete or self._stop():
+                self.save()
+                return complete
+            if c.checkpoint_due():
+                self.save()
+                self.actor.incarnation += 1
+                self.actor.restart(self._env_seed())
+            else:
+                self._advance()
+            c.show()
+
+    def _advance(self) -> None:
+        before = self.actor.agent_steps
+        self.actor.advance()
+        self.coordinator.agent_steps += self.actor.agent_steps - before
+
+    def _train(self) -> None:
+        """All the batches there are."""
+        config = self.config
+        while self.collector.ready():
+            slots = self.collector.next_batch()
+            batch = self.store.read(slots)
+            self.collector.taken(slots)
+            diagnostics = self.learner.update(batch, diagnose=self.learner.updates % config.log_every == 0)
+            if self.learner.updates % config.runtime.push_every == 0:
+                self._push()
+            self.coordinator.trained(diagnostics, {"reuse_served": self.collector.served / max(1, self.collector.received)})
+
+    def _push(self) -> None:
+        self.parameters.push(flat_state(self.learner.network), self.learner.updates)
+
+    def evaluate(self) -> None:
+        c = self.coordinator
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.config, self.learner.network, self._make_env)
+        seed = seeding.stream(self.config.seed, "evaluation", self.learner.updates)
+        c.evaluated_at = c.frames
+        c.evaluated(self._evaluator.evaluate(c.temperatures.evaluation_region(), seed), self.learner.updates)
+
+    def save(self) -> None:
+        """A checkpoint between two windows: what the learner, the vote and the waiting sequences need to go on exactly."""
+        self._push()  # the restart that follows pulls these
+        pending = self.collector.pending()
+        sequences = self.store.read([slot for slot, _ in pending]) if pending else {}
+        state = self.coordinator.state() | {"serial": {
+            "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
+            "received": self.collector.received, "served": self.collector.served}}
+        checkpoint.save(self.coordinator.run.directory, self.learner.updates, {
+            "model": self.learner.network.state_dict(), "optimizer": self.learner.optimizer_tensors(),
+            "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()}}, state)
+        self.coordinator.saved()
+
+    def close(self) -> None:
+        self.actor.env.close()
+        if self._evaluator is not None:
+            self._evaluator.close()

@@ -1,0 +1,136 @@
+"""What a run needs before its first step: the network, its input statistics, the plan of the machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dicerl import seeding
+from dicerl.collector import default_capacity
+from dicerl.config import Config
+from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
+from dicerl.errors import ConfigError
+from dicerl.learner import calibrate_scale, choose_device, total_updates
+from dicerl.networks import Network
+from dicerl.sequence import schema, window_bytes, window_length
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run uses this machine."""
+
+    runtime: str
+    device: torch.device
+    num_actors: int
+    learner_threads: int
+    capacity: int  # of the collector, in sequences
+    slot_bytes: int
+    total_updates: int
+    cores: int
+
+    @property
+    def store_bytes(self) -> int:
+        return self.capacity * self.slot_bytes
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes this process may still use: the machine's free memory, within a container's limit."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if limit != "max":
+            free = min(free, int(limit) - used)
+    except (OSError, ValueError):
+        pass
+    return free
+
+
+def plan(config: Config, spec: EnvSpec) -> Plan:
+    """Fill in what the config leaves to the machine; refuse what it cannot hold."""
+    count, device = cores(), choose_device(config.runtime.device)
+    runtime = config.runtime.kind
+    if runtime == "auto":
+        runtime = "process" if count > 1 else "serial"
+    actors = 1
+    if runtime == "process":
+        # On a CPU the learner needs most of the machine; beside a GPU the actors do.
+        actors = config.runtime.num_actors or max(1, count - 1 if device.type == "cuda" else count // 4)
+        actors = min(actors, config.runtime.num_envs)
+    small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
+    threads = config.runtime.learner_threads or (1 if small else max(1, count - actors) if runtime == "process" else count)
+    capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs)
+    slot = window_bytes(schema(config, spec), window_length(config))
+    needed = slot * (capacity + config.runtime.num_envs)  # the store, and the actors' own windows
+    free = available_memory()
+    if runtime == "process" and Path("/dev/shm").is_dir():
+        shm = os.statvfs("/dev/shm")
+        if slot * capacity > shm.f_bavail * shm.f_frsize:
+            raise ConfigError("sequence.capacity", capacity, f"its slots take {gib(slot * capacity)}, more than the "
+                              f"{gib(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or runtime.kind=serial")
+    if needed > 0.9 * free:
+        raise ConfigError("runtime.num_envs", config.runtime.num_envs, f"with sequence.capacity {capacity} it needs {gib(needed)} for "
+                          f"sequences; this machine has {gib(free)} free: use fewer environments, a smaller batch or shorter sequences")
+    return Plan(runtime, device, actors, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
+
+
+def gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"
+
+
+def build_network(config: Config, spec: EnvSpec) -> Network:
+    """Freshly initialised, the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeding.integer(seeding.stream(config.seed, "network")))
+        return Network(config.network, spec)
+
+
+def prepare_network(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Network:
+    """A new run's network with the statistics of random play: inputs' mean and deviation, A's deviation."""
+    network = build_network(config, spec)
+    if network.normalise == "statistics" or config.behaviour.scale == "normalised":
+        observations = random_play(config, make_env, network.config.statistics_steps if network.normalise == "statistics" else 64)
+        if network.normalise == "statistics":
+            mean, deviation = moments(observations)
+            network.set_statistics(mean, deviation)
+        calibrate_scale(network, observations[-1])
+    return network
+
+
+def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndarray:
+    """Observations of uniformly random actions in 8 environments.    [steps / 8, 8, ...]"""
+    env = make_vector_env(config, 8, make_env)
+    rng = np.random.default_rng(seeding.stream(config.seed, "statistics"))
+    seen = [env.reset(int(rng.integers(2**31)))]
+    for _ in range(max(1, steps // 8 - 1)):
+        seen.append(env.step(rng.integers(env.spec.num_actions, size=8))[0])
+    env.close()
+    return np.stack(seen)
+
+
+def moments(observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per-element mean and deviation over the first two axes, summed step by step to stay small in memory."""
+    total = np.zeros(observations.shape[2:])
+    squares = np.zeros(observations.shape[2:])
+    for step in observations:
+        x = step.astype(np.float64)
+        total += x.sum(0)
+        squares += np.square(x).sum(0)
+    count = observations.shape[0] * observations.shape[1]
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0.0))
+    return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(deviation.astype(np.float32))

@@ -1,0 +1,100 @@
+"""The trajectory schema, once: what an actor records, a collector holds and a learner reads.
+
+A window holds L = burn_in + T + 1 steps of one environment's stream; its last step is the bootstrap
+(observation and action only), which is step T's successor. Windows follow each other with stride T, so each
+step is trained in exactly one window and is burn-in for the next. Before a stream's first step the window is
+padded with steps that are not valid.
+
+Episode ends live in ``discount`` (0 where the step terminated) and ``valid`` (0 on the reset step that follows
+a last step). The first observation of an episode is the one after a step that is not valid: there the
+recurrent state is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dicerl.config import Config
+from dicerl.envs.base import EnvSpec
+
+
+@dataclass(frozen=True)
+class Field:
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    per_step: bool = True  # [L, ...] in a window; otherwise one value a window
+
+
+Schema = dict[str, Field]
+Arrays = dict[str, np.ndarray]
+
+
+def schema(config: Config, spec: EnvSpec) -> Schema:
+    f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+    return {
+        "observation": Field(spec.observation_shape, spec.observation_dtype),
+        "action": Field((), i64),
+        "reward": Field((), f32),  # raw; the learner shapes it
+        "discount": Field((), f32),  # gamma, or 0 where the step terminated the episode
+        "valid": Field((), flag),  # 0: a reset step or padding, no data
+        "log_prob": Field((), f32),  # log mu(a_t|s_t) of the policy that acted
+        "inv_temperature": Field((), f32),  # 1/tau of the episode
+        "scale": Field((), f32),  # A is measured in units of this (1 where behaviour.scale is raw)
+        "version": Field((), i64),  # learner updates behind the parameters that acted
+        "state": Field((2, config.network.lstm), f32, per_step=False),  # (h, c) before the window's first step
+        "last_action": Field((), i64, per_step=False),  # before the window's first step; -1 at an episode's start
+        "last_reward": Field((), f32, per_step=False),
+        "stream": Field((3,), i64, per_step=False),  # actor incarnation, environment, number of the window in its stream
+        "created": Field((), np.dtype(np.float64), per_step=False),  # time the window was complete
+    }
+
+
+def window_length(config: Config) -> int:
+    return config.sequence.burn_in + config.sequence.length + 1
+
+
+def allocate(fields: Schema, length: int, count: int) -> Arrays:
+    """Zeros for ``count`` windows side by side, time-major: [L, count, ...], or [count, ...] where not per step."""
+    return {n: np.zeros(((length, count) if f.per_step else (count,)) + f.shape, f.dtype) for n, f in fields.items()}
+
+
+def window_bytes(fields: Schema, length: int) -> int:
+    """Memory of one window."""
+    return sum(int(np.prod(f.shape, dtype=np.int64)) * f.dtype.itemsize * (length if f.per_step else 1) for f in fields.values())
+
+
+class Store:
+    """Slots for ``count`` sequences, time-major, in memory that processes can share."""
+
+    def __init__(self, fields: Schema, length: int, count: int, shared: bool = False) -> None:
+        self.fields = fields
+        self._tensors = {n: torch.from_numpy(a) for n, a in allocate(fields, length, count).items()}
+        if shared:
+            for tensor in self._tensors.values():
+                tensor.share_memory_()
+        self._view()
+
+    def _view(self) -> None:
+        self.arrays: Arrays = {n: t.numpy() for n, t in self._tensors.items()}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"fields": self.fields, "_tensors": self._tensors}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._view()
+
+    def write(self, slots: list[int], windows: Arrays, columns: list[int]) -> None:
+        """Columns of a block of windows into slots."""
+        for name, field in self.fields.items():
+            if field.per_step:
+                self.arrays[name][:, slots] = windows[name][:, columns]
+            else:
+                self.arrays[name][slots] = windows[name][columns]
+
+    def read(self, slots: list[int]) -> Arrays:
+        """A batch, copied out: [L, B, ...], or [B, ...] for what a window has once."""
+        return {n: np.take(self.arrays[n], slots, axis=1 if f.per_step else 0) for n, f in self.fields.items()}
