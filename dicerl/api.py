@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +25,37 @@ from dicerl.runtime.setup import Plan, build_network, gib, plan, prepare_network
 from dicerl.temperature import Temperatures, draw_inv_temperature
 
 
-def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = False) -> Run:
-    """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over ``config.env.id``."""
+OnBatch = Callable[..., None]  # (learner, batch)
+
+
+def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
+    """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over ``config.env.id``.
+
+    ``on_batch(learner, batch)`` sees every batch, in the learner's process, before it is trained.
+    """
     config = validate(config)
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
     run = Run.create(config)
-    return _train(run, spec, machine, make_env, None, quiet)
+    return run_to_end(run, spec, machine, make_env, None, quiet, on_batch)
 
 
-def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool = False) -> Run:
+def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
     """Go on from the newest whole checkpoint of a run."""
     run = Run.open(run_dir)
     spec = env_spec(run.config, make_env)
     machine = plan(run.config, spec)
     run.lock()
     progress = Progress("", quiet)
-    return _train(run, spec, machine, make_env, run.newest_checkpoint(progress.say), quiet)
+    return run_to_end(run, spec, machine, make_env, run.newest_checkpoint(progress.say), quiet, on_batch)
 
 
-def _train(
+def run_to_end(
     run: Run, spec: EnvSpec, machine: Plan, make_env: MakeEnv | None, start: tuple[Path, dict[str, Any]] | None, quiet: bool,
+    on_batch: OnBatch | None = None, progress: Progress | None = None, stop_when: Callable[[], bool] = lambda: False,
 ) -> Run:
     config = run.config
-    progress = Progress(f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet)
+    progress = progress or Progress(f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet)
     network = build_network(config, spec) if start else prepare_network(config, spec, make_env)
     if start:
         load_network(network, start[0])
@@ -61,8 +68,8 @@ def _train(
         from dicerl.runtime.serial import SerialRuntime as Runtime  # type: ignore[assignment]
     complete = False
     try:
-        with _stop_on_signals(progress) as stop:
-            runtime = Runtime(config, spec, machine, network, coordinator, make_env, start, stop)
+        with _stop_on_signals(progress) as stopped:
+            runtime = Runtime(config, spec, machine, network, coordinator, make_env, start, lambda: stopped() or stop_when(), on_batch)
             try:
                 complete = runtime.run()
                 coordinator.show()

@@ -73,10 +73,15 @@ def save(run_dir: Path, updates: int, tensors: dict[str, dict[str, Tensor]], sta
 
 def failed(run_dir: Path, folder: Path, reason: object) -> CheckpointError:
     """Clean up after a checkpoint that could not be written, and say what still stands."""
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
     whole = checkpoints_of(run_dir)
     kept = f"{whole[-1]} is complete and kept" if whole else "no earlier checkpoint exists"
     return CheckpointError(f"the checkpoint could not be written to {run_dir / 'checkpoints'}: {reason}; {kept}")
+
+
+def discard(folder: Path) -> None:
+    """Forget a checkpoint that was begun."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(run_dir: Path, keep: int, best: int | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.metadata
+import warnings
 from collections.abc import Callable
 
 import gymnasium
@@ -25,11 +28,23 @@ def maker(env_id: str) -> Callable[[], gymnasium.Env]:
         except ImportError as error:
             raise ConfigError("env.id", env_id, f"its module cannot be imported: {error}") from None
     if name not in gymnasium.registry:
+        register_plugins()
+    if name not in gymnasium.registry:
         from dicerl.envs.atari import ATARI_57, unknown_game
 
         hint = unknown_game(env_id) or nearest(env_id, [*gymnasium.registry, *ATARI_57])
         raise ConfigError("env.id", env_id, f"no Atari game and no registered Gymnasium environment has that name{hint}")
     return lambda: gymnasium.make(name, disable_env_checker=True)
+
+
+@functools.cache
+def register_plugins() -> None:
+    """Environments that installed packages announce by entry point (MinAtar does); Gymnasium 1.x no longer looks there."""
+    for entry in importlib.metadata.entry_points(group="gymnasium.envs"):
+        try:
+            entry.load()()
+        except Exception as error:  # somebody else's broken package must not stop this run
+            warnings.warn(f"environments of {entry.value} could not be registered: {error}", stacklevel=2)
 
 
 def observation_spec(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], np.dtype]:

@@ -32,9 +32,11 @@ class SerialRuntime:
     def __init__(
         self, config: Config, spec: EnvSpec, plan: Plan, network: Network, coordinator: Coordinator, make_env: MakeEnv | None,
         resume: tuple[Any, dict[str, Any]] | None = None, stop: Callable[[], bool] = lambda: False,
+        on_batch: Callable[..., None] | None = None,
     ) -> None:
         torch.set_num_threads(plan.learner_threads)
         self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
+        self._on_batch = on_batch
         self._make_env, self._spec = make_env, spec
         fields = schema(config, spec)
         self.store = Store(fields, window_length(config), plan.capacity)
@@ -105,6 +107,8 @@ class SerialRuntime:
             slots = self.collector.next_batch()
             batch = self.store.read(slots)
             self.collector.taken(slots)
+            if self._on_batch is not None:
+                self._on_batch(self.learner, batch)
             diagnostics = self.learner.update(batch, diagnose=self.learner.updates % config.log_every == 0)
             if self.learner.updates % config.runtime.push_every == 0:
                 self._push()

@@ -1,0 +1,142 @@
+"""The command line: ``dicerl train``, ``resume``, ``bench``. Every config field is an option; bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, NoReturn
+
+from dicerl import __version__
+from dicerl.config import Config, describe_type, fields_of, get, override, validate
+from dicerl.errors import DicerlError, nearest
+from dicerl.presets import PRESETS, VARIANTS, preset, preset_for
+
+# Options with a place of their own, or that follow from others.
+SHORT = {"preset": "preset", "variant": "variant", "runtime": "runtime.kind"}
+HIDDEN = ("env.id", "preset", "variant")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
+def fail(message: str) -> NoReturn:
+    print(f"dicerl: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="dicerl", description="DiCE: deep reinforcement learning that explores without an entropy coefficient.",
+                    epilog="example: dicerl train pong --preset laptop", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"dicerl {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+
+    train = commands.add_parser("train", help="train a new run", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                description="Train a new run. Ctrl-C stops it with a checkpoint; `dicerl resume RUN` goes on.",
+                                epilog="examples:\n  dicerl train pong\n  dicerl train MinAtar/Breakout-v1 --variant baseline --seed 1\n"
+                                       "  dicerl train my_module:MyEnv-v0 --preset classic --frames 500000 --optimizer.learning-rate 1e-3")
+    _add_config(train)
+    train.add_argument("--json", action="store_true", help="print a summary of the run as JSON at its end")
+    train.add_argument("--quiet", action="store_true", help="show nothing while it trains")
+
+    again = commands.add_parser("resume", help="go on with a run", allow_abbrev=False, description="Go on from a run's newest whole checkpoint.",
+                                epilog="example: dicerl resume runs/pong-dice-0")
+    again.add_argument("run", metavar="RUN", help="the run's directory")
+    again.add_argument("--json", action="store_true", help="print a summary of the run as JSON at its end")
+    again.add_argument("--quiet", action="store_true", help="show nothing while it trains")
+
+    bench = commands.add_parser("bench", help="measure throughput", allow_abbrev=False,
+                                description="Agent steps per second of environment, inference and training alone (one thread each), the limit they set, "
+                                            "and the whole.",
+                                epilog="example: dicerl bench pong --seconds 30 --json")
+    _add_config(bench)
+    bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
+    bench.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    return parser
+
+
+def _add_config(parser: Parser) -> None:
+    parser.add_argument("env", metavar="ENV", help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0")
+    parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: laptop for Atari, minatar for MinAtar, else classic")
+    parser.add_argument("--variant", default="dice", metavar="{" + ",".join(VARIANTS) + "}",
+                        help="; ".join(f"{name}: {text}" for name, (text, _) in VARIANTS.items()))
+    parser.add_argument("--runtime", dest="runtime.kind", default=argparse.SUPPRESS, metavar="{auto,serial,process}", help="auto picks by cores")
+    groups: dict[str, Any] = {}
+    default = Config()
+    for name, (kind, field) in fields_of().items():
+        if name in HIDDEN:
+            continue
+        section = name.split(".")[0] if "." in name else "run"
+        group = groups.setdefault(section, parser.add_argument_group(f"{section} (defaults: the paper's; a preset changes some)"))
+        text = f"{field.metadata['help']} (paper: {get(default, name)})".replace("%", "%%")
+        options = {f"--{name}", f"--{name.replace('_', '-')}"}
+        group.add_argument(*sorted(options, key=lambda o: "_" in o), dest=name, default=argparse.SUPPRESS, metavar=describe_type(kind),
+                           help=text, **({"nargs": "?", "const": "true"} if kind is bool else {}))
+
+
+def _config(args: argparse.Namespace) -> Config:
+    given = {name: value for name, value in vars(args).items() if name in fields_of() and name not in HIDDEN}
+    config = preset(args.preset or preset_for(args.env), args.variant)
+    return validate(override(config, {"env.id": args.env, **given}))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    if unknown:
+        known = [f"--{n.replace('_', '-')}" for n in fields_of()] + ["--preset", "--variant", "--runtime", "--json"]
+        fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], known)} (see dicerl {args.command} --help)")
+    try:
+        return COMMANDS[args.command](args)
+    except DicerlError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except KeyboardInterrupt:
+        print("dicerl: stopped at once", file=sys.stderr)
+        return 130
+
+
+def _train(args: argparse.Namespace) -> int:
+    config = _config(args)
+    from dicerl.api import train
+
+    return _report(train(config, quiet=args.quiet), args)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    from dicerl.api import resume
+
+    return _report(resume(args.run, quiet=args.quiet), args)
+
+
+def _report(run: Any, args: argparse.Namespace) -> int:
+    if args.json:
+        print(json.dumps({"run": str(run.directory), **run.summary}))
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    config = _config(args)
+    from dicerl.bench.throughput import bench
+
+    result = bench(config, args.seconds, lambda line: print(line, file=sys.stderr))
+    if args.json:
+        print(json.dumps(result))
+        return 0
+    rows = [("environment alone", "env_steps_per_s"), ("inference alone", "inference_steps_per_s"), ("burn-in forward alone", "burn_in_steps_per_s"),
+            ("training alone", "train_steps_per_s"), ("limit", "limit_steps_per_s"), ("the whole", "whole_steps_per_s")]
+    print(f"{result['env']}, preset {result['preset']}, runtime {result['runtime']}, {result['cores']} cores; agent steps/s")
+    for title, key in rows:
+        value = result[key]
+        print(f"  {title:<24}{'–' if not value else f'{value:,.0f}':>12}")
+    print(f"  {'whole / limit':<24}{result['efficiency']:>11.0%}")
+    return 0
+
+
+COMMANDS = {"train": _train, "resume": _resume, "bench": _bench}

@@ -1,0 +1,225 @@
+"""What the child processes of the ``process`` runtime do, and how they are started.
+
+Each child talks to the supervisor over a pipe of its own, so a child that dies breaks nobody else's; sequences and
+parameters stay in shared memory that has no name, so the kernel frees it with the last process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+
+from dicerl import checkpoint, seeding
+from dicerl.actor import Actor, Episode
+from dicerl.config import Config
+from dicerl.envs import EnvSpec, make_vector_env
+from dicerl.errors import DicerlError
+from dicerl.evaluator import Evaluator
+from dicerl.learner import Learner
+from dicerl.networks import Network, flat_state, load_flat_state
+from dicerl.parameter_server import ParameterServer
+from dicerl.runtime.setup import Plan
+from dicerl.sequence import Arrays, Store, schema
+
+HEARTBEAT = 0.5  # seconds
+
+
+@dataclass
+class Shared:
+    """What every child gets."""
+
+    config: Config
+    spec: EnvSpec
+    plan: Plan
+    store: Store
+    parameters: ParameterServer
+    make_env: bytes  # cloudpickled callable or None
+    on_batch: bytes  # the same
+
+
+def start(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, Connection]:
+    """A child process in ``role`` and this side's end of its pipe."""
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    # Threads that wait busily would starve the process that shares their core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with _without_main(), _ignoring_interrupts():
+        process = context.Process(target=_child, args=(role, os.getpid(), theirs, shared, *args), daemon=True, name=role.__name__)
+        process.start()
+    theirs.close()
+    return process, ours
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Spawned children would run the user's script again unless it is guarded; ours need nothing from it."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        if "__file__" in hidden:
+            del main.__file__
+        main.__spec__ = None
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """A child inherits what its parent ignores: Ctrl-C on the terminal is the supervisor's alone."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread: nothing to do, and nothing to restore
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _die_with(parent)
+    try:
+        role(pipe, shared, *args)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the supervisor has gone or let us go
+    except DicerlError as error:
+        pipe.send(("failed", str(error)))
+    except BaseException as error:
+        pipe.send(("crashed", f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int) -> None:
+    """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps, [Episode], wanted)
+    <- [slot, ...] after "slots", [1/tau, ...] after "episodes"."""
+    torch.set_num_threads(1)
+    config = shared.config
+    reported = 0
+    heard = time.monotonic()
+
+    def steps() -> int:
+        nonlocal reported, heard
+        fresh, reported = actor.agent_steps - reported, actor.agent_steps
+        heard = time.monotonic()
+        return fresh
+
+    def send_sequences(windows: Arrays) -> None:
+        columns = list(range(num_envs))
+        while columns:
+            pipe.send(("slots", steps(), len(columns)))
+            slots = pipe.recv()  # waits here while the collector is full
+            shared.store.write(slots, windows, columns[: len(slots)])
+            pipe.send(("sequences", slots))
+            columns = columns[len(slots):]
+
+    def next_temperatures(episodes: list[Episode], wanted: int) -> list[float]:
+        pipe.send(("episodes", steps() if episodes else 0, [tuple(e) for e in episodes], wanted))
+        temperatures: list[float] = pipe.recv()
+        return temperatures
+
+    pipe.send(("alive", 0))
+    actor = Actor(
+        config, make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
+        Network(config.network, shared.spec), schema(config, shared.spec),
+        rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
+        env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
+        get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=next_temperatures,
+        first_env=first_env, incarnation=incarnation,
+    )
+    while True:
+        actor.act()
+        actor.advance()
+        if time.monotonic() - heard > HEARTBEAT:
+            pipe.send(("alive", steps()))
+
+
+def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, updates: int) -> None:
+    """-> ("taken", slots) | ("trained", updates, diagnostics or None) | ("pushed",) | ("saved", updates) | ("not_saved", reason)
+    <- ("batch", slots) | ("push",) | ("save", folder) | ("stop",)"""
+    torch.set_num_threads(shared.plan.learner_threads)
+    config = shared.config
+    network = Network(config.network, shared.spec)
+    newest = shared.parameters.pull()
+    assert newest is not None
+    load_flat_state(network, newest[1])
+    learner = Learner(config, network, shared.plan.total_updates, shared.plan.device)
+    if resume_from is not None:
+        learner.load_optimizer_tensors(checkpoint.read_tensors(Path(resume_from), "optimizer"))
+    learner.updates = updates
+    on_batch = cloudpickle.loads(shared.on_batch)
+    starved = 0.0
+    since = time.monotonic()
+    while True:
+        before = time.monotonic()
+        message = pipe.recv()
+        starved += time.monotonic() - before
+        if message[0] == "batch":
+            batch = shared.store.read(message[1])
+            pipe.send(("taken", message[1]))
+            if on_batch is not None:
+                on_batch(learner, batch)
+            diagnostics = learner.update(batch, diagnose=learner.updates % config.log_every == 0)
+            if learner.updates % config.runtime.push_every == 0:
+                shared.parameters.push(flat_state(learner.network), learner.updates)
+            if diagnostics is not None:
+                now = time.monotonic()
+                diagnostics["learner_starved"] = starved / max(now - since, 1e-9)
+                starved, since = 0.0, now
+            pipe.send(("trained", learner.updates, diagnostics))
+        elif message[0] == "push":
+            shared.parameters.push(flat_state(learner.network), learner.updates)
+            pipe.send(("pushed",))
+        elif message[0] == "save":
+            folder = Path(message[1])
+            try:
+                checkpoint.write_tensors(folder, "model", learner.network.state_dict())
+                checkpoint.write_tensors(folder, "optimizer", learner.optimizer_tensors())
+                pipe.send(("saved", learner.updates))
+            except OSError as error:
+                pipe.send(("not_saved", str(error)))
+        else:
+            return
+
+
+def evaluator_role(pipe: Connection, shared: Shared) -> None:
+    """-> ("evaluated", result, version)    <- ("evaluate", region)"""
+    torch.set_num_threads(1)
+    config = shared.config
+    network = Network(config.network, shared.spec)
+    evaluator = Evaluator(config, network, cloudpickle.loads(shared.make_env), env_threads=1)
+    version = -1
+    while True:
+        _, region = pipe.recv()
+        newest = shared.parameters.pull(version)
+        if newest is not None:
+            version, flat = newest
+            load_flat_state(network, flat)
+        result = evaluator.evaluate(region, seeding.stream(config.seed, "evaluation", max(version, 0)))
+        pipe.send(("evaluated", result, version))

@@ -1,0 +1,359 @@
+"""Actor processes, a learner process, and this one: it supervises, keeps the collector's books and the bandits.
+
+Only slot numbers, temperatures and episode returns cross pipes. When no slot is free actors wait. A dead or stuck actor
+is replaced; a dead learner ends the run with the reason; nothing outlives this process. A checkpoint holds the learner and
+the vote, not the sequences under way: a resumed run collects those anew.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from dicerl import checkpoint
+from dicerl.actor import Episode
+from dicerl.collector import Collector
+from dicerl.config import Config
+from dicerl.envs import EnvSpec, MakeEnv
+from dicerl.errors import DicerlError
+from dicerl.networks import Network, flat_state
+from dicerl.parameter_server import ParameterServer
+from dicerl.runtime.children import Shared, actor_role, evaluator_role, learner_role, start
+from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.setup import Plan
+from dicerl.sequence import Store, schema, window_length
+
+BATCHES_AHEAD = 2  # sent to the learner before it asks
+STARTING_SECONDS = 120.0  # more patience with an actor that still builds its environments
+
+
+@dataclass
+class Worker:
+    """An actor process as the supervisor sees it."""
+
+    number: int
+    first_env: int
+    num_envs: int
+    process: Any = None
+    pipe: Connection | None = None
+    incarnation: int = -1
+    restarts: int = 0
+    heard: float = 0.0
+    stepped: bool = False
+    lent: list[int] = field(default_factory=list)
+    wanted: int = 0  # slots it waits for
+    last_words: str = ""
+
+
+class ProcessRuntime:
+    def __init__(
+        self, config: Config, spec: EnvSpec, plan: Plan, network: Network, coordinator: Coordinator, make_env: MakeEnv | None,
+        resume: tuple[Path, dict[str, Any]] | None = None, stop: Callable[[], bool] = lambda: False,
+        on_batch: Callable[..., None] | None = None,
+    ) -> None:
+        self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
+        flat = flat_state(network)
+        self.shared = Shared(
+            config, spec, plan, Store(schema(config, spec), window_length(config), plan.capacity, shared=True),
+            ParameterServer(flat.numel(), shared=True), cloudpickle.dumps(make_env), cloudpickle.dumps(on_batch),
+        )
+        self.shared.parameters.push(flat, coordinator.updates)
+        self.collector = Collector(plan.capacity, config.sequence.batch, config.sequence.reuse)
+        self._ahead = 0  # batches the learner has not trained yet
+        self._evaluator: tuple[Any, Connection] | None = None
+        self._evaluating = False
+        self._folder: Path | None = None  # of the checkpoint being written
+        self._pushed = False
+        self._learner: tuple[Any, Connection] | None = None
+        # A resumed run must not repeat the streams of its first life.
+        first = 0 if resume is None else resume[1].get("incarnation", 0) + 1
+        self._incarnation = first
+        self.workers = [Worker(i, a, b - a, incarnation=first - 1) for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))]
+        try:
+            self._learner = start(learner_role, self.shared, str(resume[0]) if resume else None, coordinator.updates)
+            for worker in self.workers:
+                self._start_actor(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self) -> bool:
+        """Train to the end of the run, or to a stop; True where the run is complete."""
+        c = self.coordinator
+        while not c.collected_all() and not self._stop():
+            self._tick()
+            if c.evaluation_due():
+                self._evaluate()
+            if c.checkpoint_due() and self._folder is None:
+                self._save()
+        complete = c.collected_all()
+        for worker in self.workers:
+            self._end_actor(worker)
+        while complete and (self._ahead or self.collector.ready()):
+            self._tick()
+        if complete and self.config.evaluation.every:
+            self._until(lambda: not self._evaluating)
+            self._pushed = False
+            self._tell_learner("push")
+            self._until(lambda: self._pushed)
+            self._evaluate()
+            self._until(lambda: not self._evaluating)
+        self._until(lambda: self._folder is None)
+        self._save()
+        self._until(lambda: self._folder is None)
+        return complete
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self._tick()
+
+    def _tick(self) -> None:
+        """Wait for news from any child, deal with it, keep the learner fed and the actors alive."""
+        assert self._learner is not None
+        sources: dict[Any, Callable[[], None]] = {}
+        for worker in self.workers:
+            if worker.pipe is not None:
+                sources[worker.pipe] = lambda w=worker: self._hear_actor(w)  # type: ignore[misc]
+                sources[worker.process.sentinel] = lambda w=worker: self._actor_died(w)  # type: ignore[misc]
+        sources[self._learner[1]] = self._hear_learner
+        sources[self._learner[0].sentinel] = self._learner_died
+        if self._evaluator is not None:
+            sources[self._evaluator[1]] = self._hear_evaluator
+            sources[self._evaluator[0].sentinel] = self._evaluator_died
+        # What a child said before it died comes before its death: pipes first.
+        ready = sorted(wait(list(sources), timeout=0.2), key=lambda source: isinstance(source, int))
+        for source in ready:
+            sources[source]()
+        self._feed()
+        self._replace_stuck_actors()
+        self.coordinator.show({"free_slots": self.collector.num_free})
+
+    def _feed(self) -> None:
+        while self._ahead < BATCHES_AHEAD and self.collector.ready():
+            self._ahead += 1
+            self._tell_learner("batch", self.collector.next_batch())
+        for worker in sorted(self.workers, key=lambda w: w.heard):  # who waits longest comes first
+            if worker.wanted and self.collector.num_free:
+                slots = self.collector.lend(worker.wanted)
+                worker.lent, worker.wanted = slots, 0
+                self._tell_actor(worker, slots)
+
+    # --- actors
+
+    def _start_actor(self, worker: Worker) -> None:
+        worker.incarnation += 1
+        self._incarnation = max(self._incarnation, worker.incarnation)
+        worker.process, worker.pipe = start(
+            actor_role, self.shared, worker.number, worker.incarnation, worker.first_env, worker.num_envs)
+        worker.heard, worker.stepped, worker.wanted, worker.last_words = time.monotonic(), False, 0, ""
+
+    def _end_actor(self, worker: Worker) -> None:
+        if worker.process is not None:
+            worker.process.kill()
+            worker.process.join()
+            worker.process.close()
+        if worker.pipe is not None:
+            worker.pipe.close()
+        worker.process, worker.pipe, worker.wanted = None, None, 0
+        self.collector.give_back(worker.lent)
+        worker.lent = []
+
+    def _hear_actor(self, worker: Worker) -> None:
+        c = self.coordinator
+        while worker.pipe is not None and worker.pipe.poll():
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                return  # its death is told by its sentinel
+            worker.heard = time.monotonic()
+            kind = message[0]
+            if kind in ("alive", "slots", "episodes"):
+                c.agent_steps += message[1]
+                worker.stepped = worker.stepped or message[1] > 0
+            if kind == "slots":
+                worker.wanted = message[2]
+            elif kind == "sequences":
+                self.collector.receive(message[1])
+                worker.lent = []
+            elif kind == "episodes":
+                self._tell_actor(worker, c.next_temperatures(worker.number, [Episode(*e) for e in message[2]], message[3]))
+            elif kind == "failed":
+                raise DicerlError(message[1])
+            elif kind == "crashed":
+                worker.last_words = message[1]
+                c.event("actor_crashed", actor=worker.number, traceback=message[2])
+
+    def _tell_actor(self, worker: Worker, message: Any) -> None:
+        try:
+            assert worker.pipe is not None
+            worker.pipe.send(message)
+        except OSError:
+            pass  # it died meanwhile: its sentinel tells
+
+    def _actor_died(self, worker: Worker) -> None:
+        if worker.process is None:
+            return
+        self._hear_actor(worker)  # what it said last
+        self._replace(worker, worker.last_words or _how_it_ended(worker.process))
+
+    def _replace(self, worker: Worker, reason: str) -> None:
+        self._end_actor(worker)
+        worker.restarts += 1
+        self.coordinator.event("actor_replaced", actor=worker.number, reason=reason, restarts=worker.restarts)
+        if worker.restarts > self.config.runtime.max_restarts:
+            raise DicerlError(f"actor {worker.number} had to be replaced {worker.restarts} times (runtime.max_restarts is "
+                              f"{self.config.runtime.max_restarts}), last because it {reason}")
+        self.coordinator.progress.say(f"actor {worker.number} {reason}; replaced")
+        self._start_actor(worker)
+
+    def _replace_stuck_actors(self) -> None:
+        now = time.monotonic()
+        for worker in self.workers:
+            patience = self.config.runtime.stuck_seconds if worker.stepped else max(self.config.runtime.stuck_seconds, STARTING_SECONDS)
+            if worker.process is not None and not worker.wanted and now - worker.heard > patience:
+                self._replace(worker, f"did nothing for {patience:.0f} s")
+
+    # --- learner
+
+    def _tell_learner(self, *message: Any) -> None:
+        assert self._learner is not None
+        try:
+            self._learner[1].send(message)
+        except OSError:
+            self._learner_died()
+
+    def _hear_learner(self) -> None:
+        assert self._learner is not None
+        pipe = self._learner[1]
+        while pipe.poll():
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError):
+                return self._learner_died()
+            kind = message[0]
+            if kind == "taken":
+                self.collector.taken(message[1])
+            elif kind == "trained":
+                self._ahead -= 1
+                self.coordinator.trained(message[2], {
+                    "reuse_served": self.collector.served / max(1, self.collector.received), "queued_sequences": len(self.collector)})
+            elif kind == "pushed":
+                self._pushed = True
+            elif kind == "saved":
+                self._finish_checkpoint()
+            elif kind == "not_saved":
+                assert self._folder is not None
+                raise checkpoint.failed(self.coordinator.run.directory, self._folder, message[1])
+            else:
+                raise DicerlError(f"the learner failed: {message[1]}" if kind == "crashed" else message[1])
+
+    def _learner_died(self) -> None:
+        assert self._learner is not None
+        process, pipe = self._learner
+        process.join(1.0)
+        if pipe.poll():
+            try:
+                last = pipe.recv()
+            except (EOFError, OSError):
+                last = None
+            if last is not None and last[0] in ("failed", "crashed"):
+                raise DicerlError(f"the learner failed: {last[1]}")
+        whole = checkpoint.checkpoints_of(self.coordinator.run.directory)
+        then = f"go on from update {whole[-1].name} with: dicerl resume {self.coordinator.run.directory}" if whole else "there is no checkpoint yet"
+        raise DicerlError(f"the learner {_how_it_ended(process)}; {then}")
+
+    # --- checkpoints and evaluation
+
+    def _save(self) -> None:
+        try:
+            self._folder = checkpoint.begin(self.coordinator.run.directory)
+        except OSError as error:
+            root = self.coordinator.run.directory / "checkpoints"
+            raise checkpoint.failed(self.coordinator.run.directory, root / "tmp-none", error) from error
+        self.coordinator.saved_at = self.coordinator.frames
+        self._tell_learner("save", str(self._folder))
+
+    def _finish_checkpoint(self) -> None:
+        c, folder = self.coordinator, self._folder
+        assert folder is not None
+        try:
+            checkpoint.finish(folder, c.run.directory, c.updates, c.state() | {"incarnation": self._incarnation})
+        except OSError as error:
+            raise checkpoint.failed(c.run.directory, folder, error) from error
+        c.saved()
+        self._folder = None
+
+    def _evaluate(self) -> None:
+        """Ask for an evaluation of the newest pushed parameters, unless one is under way."""
+        if self._evaluating:
+            return
+        if self._evaluator is None:
+            self._evaluator = start(evaluator_role, self.shared)
+        c = self.coordinator
+        c.evaluated_at = c.frames
+        self._evaluating = True
+        try:
+            self._evaluator[1].send(("evaluate", c.temperatures.evaluation_region()))
+        except OSError:
+            self._evaluator_died()
+
+    def _hear_evaluator(self) -> None:
+        while self._evaluator is not None and self._evaluator[1].poll():
+            try:
+                message = self._evaluator[1].recv()
+            except (EOFError, OSError):
+                return
+            if message[0] == "evaluated":
+                self._evaluating = False
+                self.coordinator.evaluated(message[1], message[2])
+            else:
+                raise DicerlError(f"evaluation failed: {message[1]}")
+
+    def _evaluator_died(self) -> None:
+        """This evaluation is lost; the next one gets a new process."""
+        if self._evaluator is None:
+            return
+        self._hear_evaluator()
+        process, pipe = self._evaluator
+        process.join(1.0)
+        reason = _how_it_ended(process)
+        pipe.close()
+        self._evaluator, self._evaluating = None, False
+        self.coordinator.event("evaluator_died", reason=reason)
+        self.coordinator.progress.say(f"the evaluator {reason}; this evaluation is skipped")
+
+    def close(self) -> None:
+        """End every child; what had to be kept was saved before."""
+        for worker in getattr(self, "workers", []):
+            self._end_actor(worker)
+        for child in (self._learner, self._evaluator):
+            if child is not None:
+                child[0].kill()
+                child[0].join()
+                child[1].close()
+        self._learner = self._evaluator = None
+        if self._folder is not None:
+            checkpoint.discard(self._folder)
+
+
+def _split(total: int, parts: int) -> list[tuple[int, int]]:
+    """[first, last) environment of each actor."""
+    borders = [total * i // parts for i in range(parts + 1)]
+    return list(zip(borders[:-1], borders[1:], strict=True))
+
+
+def _how_it_ended(process: Any) -> str:
+    process.join(1.0)
+    code = process.exitcode
+    if code is None:
+        return "stopped answering"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
