@@ -149,7 +149,6 @@ def test_a_reset_step_is_in_no_loss():
     assert (grad_a[valid].abs().sum(-1) > 0).all()
 
 
-@pytest.mark.xfail(strict=True, reason="core: the advantage of a reset step is NaN there, and 0 * NaN in the backward pass is NaN")
 def test_a_nan_reward_on_a_reset_step_gives_finite_gradients():
     valid = torch.ones(STEPS, BATCH, dtype=torch.bool)
     valid[1, 0] = False

@@ -233,7 +233,6 @@ def test_d_dtau_of_expected_v_is_minus_variance_over_tau_squared(v, tau):
     assert numerical == pytest.approx(-variance / tau**2, rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.xfail(strict=True, reason="core: only A is detached inside sg(pi), so a trainable inv_temperature gets a gradient through it")
 @pytest.mark.parametrize("function", [entropy_surrogate, lambda a, inv: policy_surrogate(a, inv, torch.tensor(0))])
 def test_the_stopped_pi_of_a_surrogate_is_stopped_for_a_trainable_temperature_too(function):
     """sg(pi_tau) is a constant, also where tau is a trainable variable (SPEC 7, casa/trainable_tau)."""

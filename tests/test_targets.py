@@ -164,8 +164,7 @@ def test_a_reset_step_keeps_its_own_value():
 
 
 @pytest.mark.parametrize("target", [
-    "vtrace", "drtrace", "drtrace q",
-    pytest.param("retrace", marks=pytest.mark.xfail(strict=True, reason="core: c = 0 times a NaN delta is NaN in retrace")),
+    "vtrace", "retrace", "drtrace", "drtrace q",
 ])
 def test_a_nan_on_a_reset_step_reaches_no_other_step(target):
     reward = HAND_REWARD.copy()

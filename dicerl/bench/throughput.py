@@ -23,7 +23,7 @@ from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.learner import Learner
 from dicerl.progress import Progress
 from dicerl.run import Run
-from dicerl.runtime.setup import Plan, build_network, plan
+from dicerl.runtime.setup import Plan, build_network, keep_freed_memory, plan
 from dicerl.sequence import Arrays, allocate, schema, window_length
 
 
@@ -42,6 +42,7 @@ def rate(call: Callable[[], Any], steps: int, seconds: float) -> float:
 
 def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
     """Environment, inference, burn-in forward and training alone, each on one thread at the run's real batch sizes."""
+    keep_freed_memory()
     torch.set_num_threads(1)
     rng = np.random.default_rng(config.seed)
     n = max(1, config.runtime.num_envs // machine.num_actors)

@@ -38,7 +38,7 @@ def policy_surrogate(advantage: Tensor, inv_temperature: InvTemperature, action:
     The printed policy gradient (eq. pg_dice) without dividing by tau: finite at both ends of the range.
     [..., A], [...], [...] -> [...]
     """
-    pi = log_probs(advantage.detach(), inv_temperature).exp()
+    pi = log_probs(advantage, inv_temperature).exp().detach()
     return gather(advantage, action) - (pi * advantage).sum(-1)
 
 
@@ -52,7 +52,7 @@ def entropy_surrogate(advantage: Tensor, inv_temperature: InvTemperature) -> Ten
     fixed = advantage.detach()
     log_pi = log_probs(fixed, inv_temperature)
     weight = -log_pi.exp() * (log_pi.clamp_min(torch.finfo(log_pi.dtype).min) + entropy(fixed, inv_temperature).unsqueeze(-1))
-    return (weight * advantage).sum(-1)
+    return (weight.detach() * advantage).sum(-1)
 
 
 def gather(values: Tensor, action: Tensor) -> Tensor:

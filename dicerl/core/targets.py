@@ -50,6 +50,7 @@ def vtrace(
         vs_t - V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - V_t
     """
     _check(value=value, next_value=next_value, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    reward = _clean(reward, valid)
     delta = reward + discount * next_value - value
     correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
     return VTrace(value + correction, reward + discount * (next_value + following) - value)
@@ -68,6 +69,7 @@ def retrace(
     ``next_q`` is Q(s_{t+1}, a_{t+1}) of the sampled action (printed) or E_pi Q(s_{t+1}, .) (the original).
     """
     _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    reward = _clean(reward, valid)
     c = clipped_ratio(log_ratio, valid, c_bar)
     weight = discount * torch.cat([c[1:], torch.zeros_like(c[:1])])
     return ReTrace(q + _backward_sum(reward + discount * next_q - q, weight))
@@ -85,6 +87,7 @@ def drtrace(
         qs_t = r_t + gamma_t vs_{t+1}
     """
     _check(value=value, next_value=next_value, q=q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    reward = _clean(reward, valid)
     delta = reward + discount * next_value - q
     correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
     target_q = reward + discount * (next_value + following)
@@ -97,9 +100,13 @@ def _v_correction(
     """vs_t - V_t, and the same one step later (0 after the window's last step)."""
     rho = clipped_ratio(log_ratio, valid, rho_bar)
     c = clipped_ratio(log_ratio, valid, c_bar)
-    # A reset step's delta may be anything, NaN included; rho = 0 alone would keep a NaN.
-    correction = _backward_sum(torch.where(valid.bool(), rho * delta, torch.zeros_like(delta)), discount * c)
+    correction = _backward_sum(rho * delta, discount * c)
     return correction, torch.cat([correction[1:], torch.zeros_like(correction[:1])])
+
+
+def _clean(reward: Tensor, valid: Tensor) -> Tensor:
+    """A reset step's reward may be anything; what is not finite would outlive the factor 0 that removes it."""
+    return torch.where(valid.bool() | reward.isfinite(), reward, torch.zeros_like(reward))
 
 
 def _backward_sum(term: Tensor, weight: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner
 from dicerl.networks import Network, flat_state, load_flat_state
 from dicerl.parameter_server import ParameterServer
-from dicerl.runtime.setup import Plan
+from dicerl.runtime.setup import Plan, keep_freed_memory
 from dicerl.sequence import Arrays, Store, schema
 
 HEARTBEAT = 0.5  # seconds
@@ -106,6 +106,7 @@ def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Sha
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with(parent)
+    keep_freed_memory()
     try:
         role(pipe, shared, *args)
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -24,7 +24,7 @@ from dicerl.learner import Learner
 from dicerl.networks import Network, flat_state
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, build_network
+from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
 from dicerl.sequence import Arrays, Store, schema, window_length
 
 
@@ -34,6 +34,7 @@ class SerialRuntime:
         resume: tuple[Any, dict[str, Any]] | None = None, stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[..., None] | None = None,
     ) -> None:
+        keep_freed_memory()
         torch.set_num_threads(plan.learner_threads)
         self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
         self._on_batch = on_batch

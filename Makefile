@@ -1,0 +1,33 @@
+# On a fresh machine nothing comes before these: `make train` (the main job) and `make test`.
+PYTHON ?= python3
+ENV ?= pong
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: train test lint clean
+
+train: $(VENV)/installed
+	$(BIN)/dicerl train $(ENV) $(ARGS)
+
+test: $(VENV)/installed-test lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# constraints.txt pins the tested versions; torch first and alone, so that pip takes its plain build.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dicerl needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
