@@ -1,0 +1,115 @@
+"""Does it learn? Each benchmark is a list of `dicerl train` commands; results go to benchmarks/results/<name>.json.
+
+    python benchmarks/learn.py cartpole
+    python benchmarks/learn.py minatar --jobs 2
+    python benchmarks/learn.py --list
+
+Runs that already stand in the results file with the same command are not run again (--again runs them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
+
+
+def minatar(variants: tuple[str, ...]) -> list[list[str]]:
+    return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, "--seed", str(seed)]
+            for game in MINATAR for variant in variants for seed in range(3)]
+
+
+MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "300000"]
+BENCHMARKS: dict[str, list[list[str]]] = {
+    "cartpole": [["CartPole-v1", "--preset", "classic", "--seed", str(s)] for s in range(3)],
+    "memory": [[*MEMORY, "--network.lstm", lstm, "--sequence.burn-in", "10", "--seed", str(s)] for lstm in ("64", "0") for s in range(3)],
+    "catch": [["dicerl.envs.toy:Catch-v0", "--preset", "classic", "--frames", "60000", "--seed", str(s)] for s in range(3)],
+    "minatar": minatar(("dice", "baseline")),
+    "minatar_ablation": minatar(("random", "entropy")),
+    "freeway": [["freeway", "--preset", "laptop", "--frames", "1000000", "--seed", "0"]],
+    "pong": [["pong", "--preset", "laptop", "--seed", "0"]],
+}
+
+
+def hardware() -> dict[str, object]:
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        model = next((line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")), model)
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+
+
+def commit() -> str:
+    def git(*args: str) -> str:
+        return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "dicerl") else "")
+
+
+def run(arguments: list[str]) -> dict[str, object]:
+    """One training run in a temporary directory; its summary and its learning curve."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["dicerl", "train", *arguments]
+        start, revision = time.time(), commit()
+        done = subprocess.run([str(Path(sys.executable).parent / "dicerl"), *command[1:], "--run-dir", f"{folder}/run", "--json", "--quiet",
+                               "--tensorboard", "false"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return {"command": " ".join(command), "failed": done.stderr.strip()[-500:]}
+        summary = json.loads(done.stdout)
+        lines = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
+    curve = [(x["frames"], x["recent_return"]) for x in lines if x["kind"] == "train" and x.get("recent_return") is not None]
+    step = max(1, len(curve) // 40)
+    return {
+        "command": " ".join(command), "commit": revision, "date": time.strftime("%Y-%m-%d"), "hardware": hardware(),
+        "seconds": round(time.time() - start), "agent_steps": summary["agent_steps"], "frames": summary["frames"],
+        "updates": summary["updates"], "training_return_last_100": summary["recent_return"],
+        "evaluation_best_region": summary["evaluation"].get("mean_return"), "evaluation_greedy": summary["evaluation"].get("greedy_mean_return"),
+        "evaluation_episodes": summary["evaluation"].get("episodes"), "favoured_inv_temperature": summary["favoured_inv_temperature"],
+        "training_curve": [[f, round(r, 3)] for f, r in [*curve[::step], *curve[-1:]]],
+        "evaluation_curve": [[x["frames"], x["mean_return"], x["greedy_mean_return"]] for x in lines if x["kind"] == "evaluation"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benchmark", nargs="*", choices=[*BENCHMARKS, []], help="which (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--again", action="store_true", help="run what has a result already")
+    parser.add_argument("--list", action="store_true", help="print the commands and stop")
+    args = parser.parse_args()
+    lock = Lock()
+    RESULTS.mkdir(exist_ok=True)
+    for name in args.benchmark or BENCHMARKS:
+        path = RESULTS / f"{name}.json"
+        results = json.loads(path.read_text()) if path.exists() else []
+        known = {r["command"] for r in results if "failed" not in r}
+        todo = [a for a in BENCHMARKS[name] if args.again or " ".join(["dicerl", "train", *a]) not in known]
+        if args.list:
+            print("\n".join(" ".join(["dicerl", "train", *a]) for a in BENCHMARKS[name]))
+            continue
+
+        def work(arguments: list[str], results: list[dict[str, object]] = results, path: Path = path) -> None:
+            result = run(arguments)
+            with lock:
+                results[:] = [r for r in results if r["command"] != result["command"]] + [result]
+                path.write_text("[\n" + ",\n".join(json.dumps(r) for r in sorted(results, key=lambda r: str(r["command"]))) + "\n]\n")
+            print({k: v for k, v in result.items() if not k.endswith("curve")}, flush=True)
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(work, todo))
+
+
+if __name__ == "__main__":
+    main()
