@@ -40,6 +40,7 @@ class NetworkConfig:
         "auto", "auto: by observation (large image impala_deep, small image minatar, vector mlp)", paper="Backbone")
     hidden: int = row(256, "width of the torso's dense layer")
     lstm: int = row(256, "LSTM units; 0 for a feed-forward network", paper="LSTM Units")
+    forget_bias: float = row(1.0, "initial bias of the LSTM's forget gate: above 0 it remembers from the start")
     last_action_reward: bool = row(False, "feed the last action and reward to the LSTM beside the torso")
     normalise: Literal["auto", "none", "scale", "statistics"] = row(
         "auto", "inputs: as they are, x/255, or by per-element mean and deviation of random play; "
@@ -247,7 +248,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "frames": (1, 1e13), "seed": (0, 2**63 - 1), "log_every": (1, 1e9),
     "env.action_repeat": (1, 64), "env.frame_stack": (1, 64), "env.image_size": (16, 512), "env.noop_max": (0, 10_000),
     "env.sticky_actions": (0, 0.999), "env.max_episode_frames": (1, 1e9),
-    "network.hidden": (1, 65_536), "network.lstm": (0, 65_536), "network.statistics_steps": (1, 1e8),
+    "network.hidden": (1, 65_536), "network.lstm": (0, 65_536), "network.forget_bias": (-10, 10), "network.statistics_steps": (1, 1e8),
     "network.statistics_floor": (1e-6, 1e6), "network.statistics_clip": (0.1, 1e6),
     "behaviour.inv_temperature": (0, 1e6),
     "bandit.num_bandits": (1, 10_000), "bandit.num_candidates": (1, 10_000), "bandit.ucb_scale": (0, 1e6),

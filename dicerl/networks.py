@@ -103,6 +103,9 @@ class Network(nn.Module):
         self.register_buffer("advantage_scale", torch.ones(()))
         if config.initialisation == "orthogonal":
             self._orthogonal()
+        if self.lstm is not None:
+            with torch.no_grad():  # remember by default: gates i, f, g, o
+                self.lstm.bias_ih_l0[config.lstm : 2 * config.lstm] = config.forget_bias
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

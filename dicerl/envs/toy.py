@@ -42,14 +42,14 @@ class Catch(gymnasium.Env):
 
 
 class TMaze(gymnasium.Env):
-    """A cue at the start says which way to turn at the corridor's end: +1 for the right turn, 0 for the wrong one.
+    """A cue at the start says which way to turn at the end of the corridor, which one is carried along.
 
-    Without memory the best mean return is 0.5.
+    +1 for the right turn, 0 for the wrong one: without memory the best mean return is 0.5.
     """
 
-    action_space = Discrete(3)  # forward, turn left, turn right
+    action_space = Discrete(2)  # turn left, turn right; in the corridor neither matters
 
-    def __init__(self, length: int = 8) -> None:
+    def __init__(self, length: int = 10) -> None:
         self.length = length
         self.observation_space = Box(-1.0, 1.0, (3,), np.float32)  # cue (only at the start), at the start, at the junction
 
@@ -59,17 +59,14 @@ class TMaze(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        self._cue, self._place, self._steps = (1.0 if self.np_random.random() < 0.5 else -1.0), 0, 0
+        self._cue, self._place = (1.0 if self.np_random.random() < 0.5 else -1.0), 0
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        if self._place == self.length and action != 0:
-            right = (action == 1) == (self._cue > 0)
-            return self._observe(), float(right), True, False, {}
-        if action == 0:
-            self._place = min(self._place + 1, self.length)
-        return self._observe(), 0.0, False, self._steps >= 4 * self.length, {}
+        if self._place == self.length:
+            return self._observe(), float((action == 0) == (self._cue > 0)), True, False, {}
+        self._place += 1
+        return self._observe(), 0.0, False, False, {}
 
 
 class Counting(gymnasium.Env):

@@ -1,0 +1,206 @@
+"""For the plumbing tests: an environment whose stream can be told in advance, and a recorder of all the learner is given.
+
+In the ``process`` runtime the environment lives in the actors and the recorder in the learner, so both are found by
+import in the children, and the recorder writes files: ``<update>.npz`` with the batch, ``<update>.npy`` with the flat
+parameters of that version (those the learner has before it trains that batch; 0 is the initial version).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from dicerl.config import Config
+from dicerl.envs import env_spec
+from dicerl.envs.toy import Counting
+from dicerl.networks import Network, flat_state, load_flat_state
+
+PER_STEP = ("observation", "action", "reward", "discount", "valid", "log_prob", "inv_temperature", "scale", "version")
+PER_WINDOW = ("state", "last_action", "last_reward", "stream", "created")
+WAIT = 90.0  # seconds for the actors to come up
+
+
+# --- the environment ----------------------------------------------------------------------------------------------------------------
+
+
+def episode_length(identity: float, episode: float) -> int:
+    """1 to 23 steps."""
+    return 1 + (int(identity) * 31 + int(episode) * 17) % 23
+
+
+class Traced(Counting):
+    """Counting that also shows the last action, with episode lengths that follow from identity and episode."""
+
+    observation_space = Box(-np.inf, np.inf, (4,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self._action = -1
+        observation, info = super().reset(seed=seed)
+        self._last = episode_length(self._identity, self._episode)
+        return observation, info
+
+    def _observe(self) -> np.ndarray:
+        return np.append(super()._observe(), np.float32(self._action))
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._action = action
+        return super().step(action)
+
+
+def expected_stream(identity: float, actions: np.ndarray, gamma: float) -> dict[str, np.ndarray]:
+    """What ``Traced`` must give when these actions are taken, one row a step, reset steps included."""
+    rows: dict[str, list[Any]] = {n: [] for n in ("observation", "reward", "discount", "valid")}
+    episode = step = 0
+    last_action = -1
+    for action in actions.tolist():
+        length = episode_length(identity, episode)
+        ended = step == length  # the final observation: the action is ignored
+        last = step + 1 == length
+        rows["observation"].append((identity, episode, step, last_action))
+        rows["valid"].append(not ended)
+        rows["reward"].append(0.0 if ended else step + 1.0)
+        rows["discount"].append(0.0 if last and episode % 2 == 0 else gamma)  # even episodes terminate, odd ones are truncated
+        episode, step, last_action = (episode + 1, 0, -1) if ended else (episode, step + 1, action)
+    kinds = {"observation": np.float32, "reward": np.float32, "discount": np.float32, "valid": np.bool_}
+    return {n: np.array(r, kinds[n]) for n, r in rows.items()}
+
+
+class Small(Traced):
+    """Traced in numbers that a network takes as they are."""
+
+    def _observe(self) -> np.ndarray:
+        return super()._observe() / np.array([1 << 20, 10, 10, 4], np.float32)
+
+
+@dataclass
+class MakeTraced:
+    """Makes ``Traced`` and leaves a file that says which process made one."""
+
+    directory: Path | None = None
+
+    def __call__(self) -> Traced:
+        if self.directory is not None:
+            (self.directory / f"made-by-{os.getpid()}").touch()
+        return Traced()
+
+
+# --- the recorder -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Recorder:
+    """An ``on_batch`` that keeps every batch and every version of the parameters.
+
+    ``makers``: the first batch is held back until this many processes have made environments, so that a quick actor
+    cannot finish a short run alone. The collector is full by then: the actors wait.
+    """
+
+    directory: Path
+    makers: int = 0
+
+    def __call__(self, learner: Any, batch: dict[str, np.ndarray]) -> None:
+        end = time.monotonic() + WAIT
+        while len(list(self.directory.glob("made-by-*"))) < self.makers:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.makers} processes should have made environments")
+            time.sleep(0.02)
+        self.makers = 0
+        path = self.directory / f"{learner.updates:06d}"
+        np.save(path.with_suffix(".npy"), flat_state(learner.network).numpy())
+        np.savez(path.with_suffix(".npz"), updates=learner.updates, **batch)
+
+
+def load_batches(directory: Path) -> list[dict[str, np.ndarray]]:
+    """Batches in the order of their updates."""
+    batches = []
+    for path in sorted(directory.glob("*.npz")):
+        with np.load(path) as file:
+            batches.append({n: file[n] for n in file.files})
+    return batches
+
+
+def load_parameters(directory: Path) -> dict[int, torch.Tensor]:
+    """Flat parameters by version."""
+    return {int(p.stem): torch.from_numpy(np.load(p)) for p in sorted(directory.glob("*.npy"))}
+
+
+# --- streams ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Window:
+    fields: dict[str, np.ndarray]  # [L, ...] or one value
+    updates: list[int] = field(default_factory=list)  # that trained it
+
+
+Key = tuple[int, int]  # actor incarnation, environment
+
+
+def split(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The sequences of a batch."""
+    return [{**{n: batch[n][:, i] for n in PER_STEP}, **{n: batch[n][i] for n in PER_WINDOW}} for i in range(batch["valid"].shape[1])]
+
+
+def collect(batches: list[dict[str, np.ndarray]]) -> dict[Key, dict[int, Window]]:
+    """stream -> number of the window -> window; each use of a window must show the same content."""
+    streams: dict[Key, dict[int, Window]] = {}
+    for batch in batches:
+        for fields in split(batch):
+            incarnation, env, number = fields["stream"].tolist()
+            window = streams.setdefault((incarnation, env), {}).setdefault(number, Window(fields))
+            for name, value in fields.items():
+                assert np.array_equal(value, window.fields[name], equal_nan=True), f"{name} of {fields['stream']} changed between two uses"
+            window.updates.append(int(batch["updates"]))
+    return streams
+
+
+def rows(windows: dict[int, Window], burn_in: int) -> dict[str, np.ndarray]:
+    """The trained steps of windows 0, 1, ... one after the other, then the bootstrap step of the last."""
+    ordered = [windows[k].fields for k in range(len(windows))]
+    return {n: np.concatenate([*(w[n][burn_in:-1] for w in ordered), ordered[-1][n][-1:]]) for n in PER_STEP}
+
+
+class Networks:
+    """The network at each recorded version."""
+
+    def __init__(self, config: Config, make_env: Any, parameters: dict[int, torch.Tensor]) -> None:
+        self._config, self._spec, self._parameters = config, env_spec(config, make_env), parameters
+        self._made: dict[int, Network] = {}
+
+    def __getitem__(self, version: int) -> Network:
+        if version not in self._made:
+            network = Network(self._config.network, self._spec).eval()
+            load_flat_state(network, self._parameters[version])
+            self._made[version] = network
+        return self._made[version]
+
+
+@dataclass
+class Replay:
+    state: np.ndarray  # [R, 2, H] before each step
+    advantage: np.ndarray  # [R, A]
+    scale: np.ndarray  # [R] of the acting version
+
+
+@torch.inference_mode()
+def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
+    """Every step of a stream from its start, each with the parameters of the version that acted."""
+    state, fresh = networks[int(stream["version"][0])].initial_state(1), True
+    states, advantages, scales = [], [], []
+    for observation, version, valid in zip(stream["observation"], stream["version"].tolist(), stream["valid"], strict=True):
+        network = networks[version]
+        if fresh:
+            state = torch.zeros_like(state)
+        states.append(state[:, 0].numpy().copy())
+        out = network.unroll(torch.from_numpy(observation)[None, None], state, None)
+        advantages.append(out.advantage[0, 0].numpy())
+        scales.append(float(network.advantage_scale))
+        state, fresh = out.state, not valid
+    return Replay(np.stack(states), np.stack(advantages), np.array(scales))
