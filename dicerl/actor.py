@@ -85,7 +85,7 @@ class Actor:
         with torch.inference_mode():
             extra = {}
             if self.config.network.last_action_reward:
-                reward = shape_reward(torch.from_numpy(self._last_reward), self.config.env.reward_shape)
+                reward = shape_reward(torch.from_numpy(self._last_reward), self.config.env.reward_shape, self.config.env.reward_scale)
                 extra = {"last_action": torch.from_numpy(self._last_action)[None], "last_reward": reward[None]}
             out = self.network.unroll(torch.from_numpy(self._observation)[None], self._state, None, **extra)
             self._state = out.state

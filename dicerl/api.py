@@ -21,7 +21,7 @@ from dicerl.networks import Network
 from dicerl.progress import Progress
 from dicerl.run import Run
 from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, build_network, gib, plan, prepare_network
+from dicerl.runtime.setup import Plan, amount, build_network, plan, prepare_network
 from dicerl.temperature import Temperatures, draw_inv_temperature
 
 
@@ -102,7 +102,7 @@ def describe(config: Config, spec: EnvSpec, machine: Plan, network: Network, run
         f"{config.runtime.num_envs} environments",
         f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on {machine.device}, inputs {network.normalise}",
         f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s), learner with {machine.learner_threads} thread(s)",
-        f"  collector {machine.capacity} slots of {gib(machine.slot_bytes)}: {gib(machine.store_bytes)}",
+        f"  collector {machine.capacity} slots of {amount(machine.slot_bytes)}: {amount(machine.store_bytes)}",
         f"  writing to {run.directory}",
     ]
 
@@ -119,11 +119,18 @@ def _stop_on_signals(progress: Progress) -> Iterator[Any]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        progress.say("stopping after a checkpoint (again to stop at once)")
 
+    def stop() -> bool:
+        nonlocal told
+        if asked.is_set() and not told:  # said here, not in the handler: it may have interrupted the drawing of the panel
+            told = True
+            progress.say("stopping after a checkpoint (again to stop at once)")
+        return asked.is_set()
+
+    told = False
     before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

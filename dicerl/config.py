@@ -32,6 +32,7 @@ class EnvConfig:
     max_episode_frames: int = row(108_000, "Atari: frames after which an episode is truncated")
     reward_shape: Literal["log", "none"] = row(
         "log", "reward for the learner: log(|r|+1) * (2 if r >= 0 else -1), or as it is", paper="Reward Shape")
+    reward_scale: float = row(1.0, "factor on the reward for the learner, before its shape")
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def from_dict(data: dict[str, Any]) -> Config:
 _RANGES: dict[str, tuple[float, float]] = {
     "frames": (1, 1e13), "seed": (0, 2**63 - 1), "log_every": (1, 1e9),
     "env.action_repeat": (1, 64), "env.frame_stack": (1, 64), "env.image_size": (16, 512), "env.noop_max": (0, 10_000),
-    "env.sticky_actions": (0, 0.999), "env.max_episode_frames": (1, 1e9),
+    "env.sticky_actions": (0, 0.999), "env.reward_scale": (1e-9, 1e9), "env.max_episode_frames": (1, 1e9),
     "network.hidden": (1, 65_536), "network.lstm": (0, 65_536), "network.forget_bias": (-10, 10), "network.statistics_steps": (1, 1e8),
     "network.statistics_floor": (1e-6, 1e6), "network.statistics_clip": (0.1, 1e6),
     "behaviour.inv_temperature": (0, 1e6),

@@ -57,7 +57,7 @@ class Evaluator:
         for _ in range(self.config.evaluation.max_steps):
             extra = {}
             if self.config.network.last_action_reward:
-                reward_in = shape_reward(torch.from_numpy(last_reward), self.config.env.reward_shape)
+                reward_in = shape_reward(torch.from_numpy(last_reward), self.config.env.reward_shape, self.config.env.reward_scale)
                 extra = {"last_action": torch.from_numpy(last_action).to(device)[None], "last_reward": reward_in.to(device)[None]}
             out = network.unroll(torch.from_numpy(observation).to(device)[None], state, None, **extra)
             state = out.state

@@ -84,6 +84,9 @@ class Learner:
         self.updates += 1
         return result
 
+    def _shape(self, reward: Tensor) -> Tensor:
+        return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)
+
     def forward(self, data: dict[str, Tensor]) -> Output:
         """Burn-in from the stored state without gradient, then the T + 1 steps of the window's trained part."""
         start = self.config.sequence.burn_in
@@ -94,7 +97,7 @@ class Learner:
             reward = torch.where(data["valid"], data["reward"], 0.0)
             extra["last_action"] = torch.cat([data["last_action"][None], action[:-1]])
             shaped = torch.cat([data["last_reward"][None], reward[:-1]])
-            extra["last_reward"] = shape_reward(shaped, self.config.env.reward_shape)
+            extra["last_reward"] = self._shape(shaped)
         state = data["state"].transpose(0, 1)
         if start and self.network.lstm is not None:
             with torch.no_grad():
@@ -108,7 +111,7 @@ class Learner:
         action = data["action"][start:]  # [T + 1, B]
         inv = (data["inv_temperature"] / data["scale"])[start:]
         valid = step["valid"]
-        reward = shape_reward(step["reward"], self.config.env.reward_shape)
+        reward = self._shape(step["reward"])
         value, advantage = out.value, out.advantage
         log_pi = policy.log_probs(advantage.detach(), inv)  # [T + 1, B, A]
         log_ratio = policy.gather(log_pi, action)[:-1] - step["log_prob"]

@@ -7,6 +7,7 @@ parameters of that version (those the learner has before it trains that batch; 0
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -18,9 +19,12 @@ import torch
 from gymnasium.spaces import Box
 
 from dicerl.config import Config
-from dicerl.envs import env_spec
+from dicerl.envs import EnvSpec, env_spec
 from dicerl.envs.toy import Counting
+from dicerl.learner import Learner
 from dicerl.networks import Network, flat_state, load_flat_state
+from dicerl.presets import preset
+from dicerl.sequence import allocate, schema, window_length
 
 PER_STEP = ("observation", "action", "reward", "discount", "valid", "log_prob", "inv_temperature", "scale", "version")
 PER_WINDOW = ("state", "last_action", "last_reward", "stream", "created")
@@ -204,3 +208,44 @@ def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
         scales.append(float(network.advantage_scale))
         state, fresh = out.state, not valid
     return Replay(np.stack(states), np.stack(advantages), np.array(scales))
+
+
+# --- batches that no actor made -----------------------------------------------------------------------------------------------------
+
+ACTIONS = 3
+
+
+def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str, np.ndarray]]:
+    """A learner and a batch of random content [11, 3]: a padded window, terminations and a truncation in burn-in and after it."""
+    config = preset("debug", **{
+        "network.hidden": 12, "network.lstm": 7, "sequence.burn_in": 4, "sequence.length": 6, "sequence.batch": 3, **changes})
+    spec = EnvSpec("test", (5,), np.dtype(np.float32), ACTIONS)
+    rng = np.random.default_rng(seed)
+    batch = allocate(schema(config, spec), window_length(config), config.sequence.batch)
+    shape = batch["valid"].shape
+    batch["observation"][...] = rng.normal(size=batch["observation"].shape)
+    batch["action"][...] = rng.integers(ACTIONS, size=shape)
+    batch["reward"][...] = 2 * rng.normal(size=shape)
+    batch["discount"][...] = config.loss.discount
+    batch["valid"][...] = True
+    for step, sequence, terminated in ENDS:
+        batch["valid"][step, sequence] = False
+        batch["discount"][step - 1, sequence] = 0.0 if terminated else config.loss.discount
+    batch["valid"][:2, 2] = False
+    batch["log_prob"][...] = 0.3 * rng.normal(size=shape) - math.log(ACTIONS)
+    batch["inv_temperature"][...] = rng.uniform(0, 5, size=shape)
+    batch["scale"][...] = 1.0 if config.behaviour.scale == "raw" else rng.uniform(0.5, 2.0, size=shape)
+    batch["version"][...] = 3
+    batch["state"][...] = 0.5 * rng.normal(size=batch["state"].shape)
+    batch["last_action"][...] = rng.integers(-1, ACTIONS, size=batch["last_action"].shape)
+    batch["last_reward"][...] = rng.normal(size=batch["last_reward"].shape)
+    batch["created"][...] = time.time() - 5.0
+    torch.manual_seed(seed)
+    return Learner(config, Network(config.network, spec), 1000), batch
+
+
+ENDS = ((2, 0, True), (7, 0, True), (8, 1, False))  # (reset step, sequence, terminated) of learner_and_batch
+
+
+def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {n: torch.from_numpy(a) for n, a in batch.items()}

@@ -320,9 +320,9 @@ def test_burn_in_as_long_as_the_sequence_or_longer(tmp_path):
             assert "burn_in" in str(error)  # noqa: PT017
             continue
         networks = probe.Networks(run.config, run.make_env, run.parameters)
-        for key, windows in run.streams.items():
+        for windows in run.streams.values():
             states = probe.replay(probe.rows(windows, burn_in), networks).state
             for k, window in windows.items():
                 start = k * 3 - burn_in
                 expected = states[start] if start >= 0 else np.zeros_like(states[0])
-                np.testing.assert_allclose(window.fields["state"], expected, rtol=0, atol=1e-5, err_msg=f"burn_in {burn_in}, {key}, window {k}")
+                np.testing.assert_allclose(window.fields["state"], expected, rtol=0, atol=1e-5, err_msg=f"burn_in {burn_in}, window {k}")

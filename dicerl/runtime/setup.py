@@ -82,11 +82,11 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     if runtime == "process" and Path("/dev/shm").is_dir():
         shm = os.statvfs("/dev/shm")
         if slot * capacity > shm.f_bavail * shm.f_frsize:
-            raise ConfigError("sequence.capacity", capacity, f"its slots take {gib(slot * capacity)}, more than the "
-                              f"{gib(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or runtime.kind=serial")
+            raise ConfigError("sequence.capacity", capacity, f"its slots take {amount(slot * capacity)}, more than the "
+                              f"{amount(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or runtime.kind=serial")
     if needed > 0.9 * free:
-        raise ConfigError("runtime.num_envs", config.runtime.num_envs, f"with sequence.capacity {capacity} it needs {gib(needed)} for "
-                          f"sequences; this machine has {gib(free)} free: use fewer environments, a smaller batch or shorter sequences")
+        raise ConfigError("runtime.num_envs", config.runtime.num_envs, f"with sequence.capacity {capacity} it needs {amount(needed)} for "
+                          f"sequences; this machine has {amount(free)} free: use fewer environments, a smaller batch or shorter sequences")
     return Plan(runtime, device, actors, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
 
 
@@ -105,8 +105,11 @@ def keep_freed_memory() -> None:
             libc.mallopt(m_top_pad, 64 << 20)
 
 
-def gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"
+def amount(size: float) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if size >= 2 ** (power - 2):
+            return f"{size / 2**power:.2f} {unit}"
+    return f"{size / 2**10:.1f} KiB"
 
 
 def build_network(config: Config, spec: EnvSpec) -> Network:

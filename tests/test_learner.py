@@ -1,0 +1,373 @@
+"""learner.py: the schedule, the loss of a batch by hand, what must not matter, and the diagnostics."""
+
+import math
+import time
+
+import numpy as np
+import probe
+import pytest
+import reference as slow
+import torch
+
+from dicerl.core.reward import shape_reward
+from dicerl.errors import ConfigError, DicerlError
+from dicerl.learner import choose_device, schedule, total_updates
+from dicerl.networks import flat_state
+from dicerl.presets import preset
+
+BURN_IN = 4
+
+
+@pytest.fixture(autouse=True)
+def _single_threaded():
+    torch.set_num_threads(1)
+
+
+# --- schedule -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_paper_s_run_has_19532_updates():
+    """50M agent steps, each trained twice, in batches of 64 * 80."""
+    assert total_updates(preset("paper"), action_repeat=4) == math.ceil(50_000_000 * 2 / (64 * 80)) == 19_532
+    assert total_updates(preset("paper", frames=1), action_repeat=4) == 1
+
+
+def rates(total, **changes):
+    config = preset("paper", **{"optimizer.learning_rate": 8.0, "optimizer.weight_decay": 2.0, **changes})
+    return np.array([schedule(config, u, total) for u in range(total + 3)])
+
+
+@pytest.mark.parametrize("warmup", [4.0, 0.2])  # updates, or a fraction of 20
+def test_warm_up_rises_linearly_then_the_rate_falls_linearly_to_0(warmup):
+    rate = rates(20, **{"optimizer.warmup": warmup})[:, 0]
+    np.testing.assert_allclose(rate[:4], [2.0, 4.0, 6.0, 8.0])
+    np.testing.assert_allclose(rate[4:21], np.linspace(8.0, 0.0, 17))
+    np.testing.assert_allclose(rate[20:], 0.0)
+
+
+def test_without_warm_up_the_first_rate_is_the_peak():
+    np.testing.assert_allclose(rates(10, **{"optimizer.warmup": 0.0})[:11, 0], np.linspace(8.0, 0.0, 11))
+
+
+def test_a_run_shorter_than_its_warm_up_only_rises():
+    rate = rates(5, **{"optimizer.warmup": 10.0})[:, 0]
+    np.testing.assert_allclose(rate[:5], [0.8, 1.6, 2.4, 3.2, 4.0])
+
+
+@pytest.mark.parametrize("warmup", [0.0, 4.0, 100.0])
+def test_weight_decay_falls_linearly_to_0(warmup):
+    decay = rates(20, **{"optimizer.warmup": warmup})[:, 1]
+    np.testing.assert_allclose(decay[:21], np.linspace(2.0, 0.0, 21))
+    np.testing.assert_allclose(decay[20:], 0.0)
+
+
+def test_an_update_uses_the_schedule():
+    learner, batch = probe.learner_and_batch(**{"optimizer.warmup": 4.0})
+    for update in range(6):
+        told = learner.update(batch, diagnose=True)
+        rate, decay = schedule(learner.config, update, learner.total)
+        assert (told["learning_rate"], told["weight_decay"]) == (rate, decay)
+        assert [(g["lr"], g["weight_decay"]) for g in learner.optimizer.param_groups] == [(rate, decay)]
+        assert learner.updates == update + 1
+
+
+def test_at_the_end_of_the_run_nothing_moves():
+    learner, batch = probe.learner_and_batch()
+    learner.update(batch)
+    learner.updates = learner.total
+    before = flat_state(learner.network)
+    learner.update(batch)
+    assert torch.equal(flat_state(learner.network), before)
+
+
+# --- the loss -----------------------------------------------------------------------------------------------------------------------
+
+
+def by_hand(learner, batch, out):
+    """The loss of a batch from the slow references (tests/reference.py), in float64: what each step adds, by its equation."""
+    cfg = learner.config.loss
+    value, head = out.value.detach().double().numpy(), out.advantage.detach().double().numpy()
+    at = {n: batch[n][BURN_IN:].astype(np.float64) for n in ("reward", "discount", "log_prob", "inv_temperature", "scale")}
+    action, valid = batch["action"][BURN_IN:], batch["valid"][BURN_IN:]
+    steps, sequences = valid.shape[0] - 1, valid.shape[1]
+    inv = at["inv_temperature"] / at["scale"]
+    pi = np.array([[slow.softmax(head[t, b].tolist(), inv[t, b]) for b in range(sequences)] for t in range(steps + 1)])
+    each = [(t, b) for t in range(steps + 1) for b in range(sequences)]
+    q, expected_q, log_ratio = np.zeros_like(value), np.zeros_like(value), np.zeros_like(value)
+    for t, b in each:
+        q[t, b] = value[t, b] + head[t, b, action[t, b]]
+        expected_q[t, b] = value[t, b] + sum(pi[t, b] * head[t, b])
+        log_ratio[t, b] = math.log(pi[t, b, action[t, b]]) - at["log_prob"][t, b]
+    reward = shape_reward(torch.from_numpy(at["reward"]), learner.config.env.reward_shape).numpy()[:-1]
+    rest = (reward, at["discount"][:-1], log_ratio[:-1], valid[:-1])
+    vs, adv = slow.vtrace(value[:-1], value[1:], *rest, rho_bar=cfg.rho_bar, c_bar=cfg.c_bar)
+    next_q = {"sampled": q, "expected": expected_q}[cfg.retrace_bootstrap][1:]
+    qs = slow.retrace(q[:-1], next_q, *rest, c_bar=cfg.c_bar)
+    terms = {n: [] for n in ("value", "q", "policy", "entropy")}
+    for t, b in each[: steps * sequences]:
+        if not valid[t, b]:
+            continue
+        rho, p, a = slow.clipped(log_ratio[t, b], True, cfg.rho_bar), pi[t, b], head[t, b]
+        terms["value"].append(0.5 * (vs[t, b] - value[t, b]) ** 2)
+        terms["q"].append(0.5 * (qs[t, b] - q[t, b]) ** 2)
+        terms["policy"].append(-rho * adv[t, b] * (a[action[t, b]] - sum(p * a)))
+        entropy = slow.entropy(a.tolist(), inv[t, b])
+        surrogate = sum(-p * (np.log(p) + entropy) * a)  # its gradient is that of tau * H
+        terms["entropy"].append({"plain": entropy, "tau": surrogate}[cfg.entropy_scale] if cfg.entropy else 0.0)
+    means = {n: float(np.mean(x)) for n, x in terms.items()}
+    total = cfg.value * means["value"] + cfg.q * means["q"] + cfg.policy * means["policy"] - cfg.entropy * means["entropy"]
+    return means | {"total": total}
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"loss.retrace_bootstrap": "expected"}, {"env.reward_shape": "none"}, {"loss.entropy": 0.7},
+    {"loss.entropy": 0.7, "loss.entropy_scale": "plain"}, {"behaviour.scale": "normalised"},
+    {"loss.rho_bar": 2.0, "loss.c_bar": 0.9, "loss.value": 0.5, "loss.q": 3.0, "loss.policy": 7.0},
+], ids=lambda c: ",".join(f"{k}={v}" for k, v in c.items()) or "paper")
+def test_the_loss_is_the_sum_by_hand(changes):
+    learner, batch = probe.learner_and_batch(**changes)
+    data = probe.tensors(batch)
+    out = learner.forward(data)
+    loss, parts = learner.loss(out, data)
+    ratio = parts["log_ratio"].exp()
+    assert (ratio > 1.05).any()
+    assert (ratio < 0.9).any()
+    for name, expected in by_hand(learner, batch, out).items():
+        assert getattr(loss, name).item() == pytest.approx(expected, rel=2e-5, abs=1e-6), name
+
+
+def test_the_bootstrap_changes_the_q_target_alone():
+    sampled, batch = probe.learner_and_batch()
+    expected, _ = probe.learner_and_batch(**{"loss.retrace_bootstrap": "expected"})
+    data = probe.tensors(batch)
+    (a, parts_a), (b, parts_b) = (x.loss(x.forward(data), data) for x in (sampled, expected))
+    assert a.value.item() == b.value.item()
+    assert a.policy.item() == b.policy.item()
+    assert a.q.item() != b.q.item()
+    after_termination = torch.from_numpy(batch["discount"][BURN_IN:-1] == 0)
+    torch.testing.assert_close(parts_a["q_target"][after_termination], parts_b["q_target"][after_termination])
+
+
+def gradients(learner, batch):
+    data = probe.tensors({n: a for n, a in batch.items() if n not in ("stream", "created")})
+    learner.network.zero_grad(set_to_none=True)
+    loss, _ = learner.loss(learner.forward(data), data)
+    loss.total.backward()
+    return {n: p.grad.clone() for n, p in learner.network.named_parameters()}
+
+
+def test_the_entropy_bonus_adds_its_gradient():
+    """loss.entropy = 0.7 differs from 0 by the gradient of -0.7 * mean(tau * H), found by autograd with tau written out."""
+    plain, batch = probe.learner_and_batch()
+    with_bonus, _ = probe.learner_and_batch(**{"loss.entropy": 0.7})
+    data = probe.tensors(batch)
+    out = plain.forward(data)
+    inv = data["inv_temperature"][BURN_IN:-1]
+    log_pi = torch.log_softmax(out.advantage[:-1] * inv.unsqueeze(-1), -1)
+    bonus = (-(log_pi.exp() * log_pi).sum(-1) / inv)[data["valid"][BURN_IN:-1]].mean()
+    plain.network.zero_grad(set_to_none=True)
+    bonus.backward()
+    added = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in plain.network.named_parameters()}
+    without, with_it = gradients(plain, batch), gradients(with_bonus, batch)
+    assert added["advantage_head.weight"].abs().max() > 1e-4
+    for name in without:
+        torch.testing.assert_close(with_it[name], without[name] - 0.7 * added[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_targets_carry_no_gradient():
+    """The gradient of L_V alone is -(vs - V) dV: the target's own dependence on V is not in it."""
+    learner, batch = probe.learner_and_batch(**{"loss.q": 0.0, "loss.policy": 0.0})
+    data = probe.tensors(batch)
+    out = learner.forward(data)
+    loss, parts = learner.loss(out, data)
+    got = torch.autograd.grad(loss.total, out.value)[0]
+    expected = torch.where(parts["valid"], out.value[:-1] - parts["value_target"], 0.0) / parts["valid"].sum()
+    torch.testing.assert_close(got[:-1], expected.detach())
+    assert not got[-1].any()
+
+
+# --- what must not matter -----------------------------------------------------------------------------------------------------------
+
+
+def spoil(batch, step, sequence, names, seed):
+    rng = np.random.default_rng(seed)
+    for name in names:
+        old = batch[name][step, sequence].copy()
+        if name == "action":
+            batch[name][step, sequence] = (old + 1) % probe.ACTIONS
+        elif name == "observation":
+            batch[name][step, sequence] = 3 * rng.normal(size=old.shape)
+        else:
+            batch[name][step, sequence] = {"reward": 1e6, "discount": 0.5, "log_prob": -80.0, "inv_temperature": 40.0, "version": 99}[name]
+        assert not np.array_equal(batch[name][step, sequence], old)
+
+
+EVERYTHING = ("observation", "action", "reward", "discount", "log_prob", "inv_temperature", "version")
+# After a truncation the final observation and the action there are the bootstrap's.
+AFTER_TRUNCATION = ("reward", "discount", "log_prob", "version")
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"network.last_action_reward": True}, {"loss.entropy": 1.0}, {"loss.retrace_bootstrap": "expected"}, {"network.lstm": 0}], ids=str)
+def test_reset_steps_add_nothing_to_the_gradient(changes):
+    learner, batch = probe.learner_and_batch(**changes)
+    before = gradients(learner, batch)
+    for step, sequence, terminated in probe.ENDS:
+        spoil(batch, step, sequence, EVERYTHING if terminated else AFTER_TRUNCATION, seed=step)
+    after = gradients(learner, batch)
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_padding_adds_nothing_to_the_gradient():
+    learner, batch = probe.learner_and_batch(**{"network.last_action_reward": True})
+    batch["valid"][: BURN_IN + 1, 2] = False  # the padding and, for good measure, one step more
+    before = gradients(learner, batch)
+    for step in range(BURN_IN + 1):
+        spoil(batch, step, 2, EVERYTHING, seed=step)
+    batch["state"][2] += 5.0
+    batch["last_action"][2], batch["last_reward"][2] = 0, 100.0
+    after = gradients(learner, batch)
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_steps_that_are_valid_do_matter():
+    """The two tests above can fail."""
+    for name in ("observation", "action", "reward", "log_prob", "inv_temperature", "discount"):
+        learner, batch = probe.learner_and_batch()
+        before = gradients(learner, batch)
+        spoil(batch, 5, 2, (name,), seed=0)
+        after = gradients(learner, batch)
+        assert any(not torch.allclose(after[n], before[n], rtol=1e-3) for n in before), name
+
+
+def test_a_truncation_bootstraps_and_a_termination_does_not():
+    for step, sequence, terminated in probe.ENDS[1:]:
+        learner, batch = probe.learner_and_batch()
+        before = gradients(learner, batch)
+        spoil(batch, step, sequence, ("observation",), seed=0)
+        after = gradients(learner, batch)
+        same = all(torch.allclose(after[n], before[n], rtol=1e-5, atol=1e-7) for n in before)
+        assert same is terminated
+
+
+def test_the_order_of_sequences_in_a_batch_does_not_matter():
+    learner, batch = probe.learner_and_batch()
+    turned = {n: a[:, ::-1].copy() if a.shape[:1] == batch["valid"].shape[:1] and a.ndim > 1 else a[::-1].copy() for n, a in batch.items()}
+    before, after = gradients(learner, batch), gradients(learner, turned)
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_batch_without_a_valid_step_moves_nothing_but_the_weight_decay():
+    learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
+    batch["valid"][...] = False
+    before = flat_state(learner.network)
+    told = learner.update(batch, diagnose=True)
+    assert told["loss"] == 0.0
+    assert torch.equal(flat_state(learner.network), before)
+
+
+# --- updates and diagnostics --------------------------------------------------------------------------------------------------------
+
+DIAGNOSTICS = {
+    "loss", "loss_value", "loss_q", "loss_policy", "entropy_bonus", "gradient_norm", "ratio_mean", "ratio_max", "ratio_std",
+    "rho_clipped", "c_clipped", "entropy", "value_mean", "value_std", "advantage_std", "advantage_scale", "policy_lag",
+    "policy_lag_max", "sequence_age", "dead_units", "feature_spread", "learning_rate", "weight_decay", "valid_fraction",
+    "inv_temperature_mean",
+}
+
+
+@pytest.mark.parametrize("changes", [{}, {"network.lstm": 0}, {"behaviour.scale": "normalised"}, {"loss.entropy": 1.0}], ids=str)
+def test_diagnostics_are_complete_and_finite(changes):
+    learner, batch = probe.learner_and_batch(**changes)
+    learner.updates = 10
+    told = learner.update(batch, diagnose=True)
+    assert set(told) >= DIAGNOSTICS
+    assert all(isinstance(x, float) and math.isfinite(x) for x in told.values()), told
+    assert learner.update(batch) is None
+
+
+def test_diagnostics_say_what_they_are_named_after():
+    learner, batch = probe.learner_and_batch(**{"loss.rho_bar": 1.3, "network.activation": "relu"})
+    learner.updates = 10
+    batch["version"][:, 1] = 7
+    batch["version"][:BURN_IN] = -100  # burn-in is not trained: it does not count
+    data = probe.tensors(batch)
+    with torch.no_grad():
+        out = learner.forward(data)
+        loss, parts = learner.loss(out, data)
+    valid = batch["valid"][BURN_IN:-1]
+    told = learner.update(batch, diagnose=True)
+    ratio = parts["log_ratio"].exp().numpy()[valid]
+    value, head = out.value[:-1].numpy()[valid], out.advantage[:-1].numpy()[valid]
+    features = out.features[:-1].numpy()[valid]
+    pi = parts["log_pi"].exp().numpy()[valid]
+    lag = 10 - batch["version"][BURN_IN:-1][valid]
+    expected = {
+        "loss": float(loss.total), "loss_value": float(loss.value), "loss_q": float(loss.q), "loss_policy": float(loss.policy),
+        "ratio_mean": ratio.mean(), "ratio_max": ratio.max(), "ratio_std": ratio.std(), "rho_clipped": (ratio > 1.3).mean(),
+        "c_clipped": (ratio > 1.05).mean(), "entropy": -(pi * np.log(pi)).sum(-1).mean(), "value_mean": value.mean(),
+        "value_std": value.std(), "advantage_std": head.std(-1).mean(), "advantage_scale": 1.0,
+        "policy_lag": lag.mean(), "policy_lag_max": lag.max(),
+        "dead_units": (features <= 0).all(0).mean(), "feature_spread": features.std(0).mean(), "valid_fraction": valid.mean(),
+        "inv_temperature_mean": batch["inv_temperature"][BURN_IN:-1][valid].mean(),
+    }
+    for name, x in expected.items():
+        assert told[name] == pytest.approx(float(x), rel=1e-4, abs=1e-6), name
+    assert 5.0 <= told["sequence_age"] < 60.0 + time.time() - batch["created"].mean()
+    assert {round(x) for x in (told["policy_lag"], told["policy_lag_max"])} <= {3, 4, 5, 6, 7}
+
+
+def test_the_gradient_norm_is_told_before_it_is_clipped():
+    learner, batch = probe.learner_and_batch(**{"optimizer.clip_norm": 1e-3})
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients(learner, batch).values()))
+    assert learner.update(batch, diagnose=True)["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    clipped = math.sqrt(sum(float(p.grad.square().sum()) for p in learner.network.parameters()))
+    assert clipped == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_the_running_scale_of_a_follows_its_deviation_over_actions():
+    learner, batch = probe.learner_and_batch(**{"behaviour.scale": "normalised"})
+    learner.network.advantage_scale.fill_(5.0)
+    with torch.no_grad():
+        head = learner.forward(probe.tensors(batch)).advantage[:-1]
+    spread = float(head.std(-1, correction=0)[torch.from_numpy(batch["valid"][BURN_IN:-1])].mean())
+    learner.update(batch)
+    assert float(learner.network.advantage_scale) == pytest.approx(5.0 + 0.01 * (spread - 5.0), rel=1e-5)
+    raw, batch = probe.learner_and_batch()
+    raw.update(batch)
+    assert float(raw.network.advantage_scale) == 1.0
+
+
+def test_a_loss_that_is_not_finite_is_told():
+    learner, batch = probe.learner_and_batch()
+    batch["reward"][6, 1] = np.inf
+    with pytest.raises(DicerlError, match=r"the loss became (inf|nan) at update 0"):
+        learner.update(batch, diagnose=True)
+
+
+def test_optimizer_state_goes_through_a_checkpoint():
+    """Two learners with the same parameters and AdamW state go on alike; without the state they do not."""
+    a, batch = probe.learner_and_batch()
+    for _ in range(3):
+        a.update(batch)
+    saved = {n: t.clone() for n, t in a.optimizer_tensors().items()}
+    b, _ = probe.learner_and_batch(seed=1)
+    c, _ = probe.learner_and_batch(seed=2)
+    for other in (b, c):
+        other.network.load_state_dict(a.network.state_dict())
+        other.updates = a.updates
+    b.load_optimizer_tensors(saved)
+    for learner in (a, b, c):
+        learner.update(batch)
+    assert torch.equal(flat_state(a.network), flat_state(b.network))
+    assert not torch.equal(flat_state(a.network), flat_state(c.network))
+    assert set(saved) == {f"{n}/{k}" for n, _ in a.network.named_parameters() for k in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_a_device_that_is_not_there_is_refused():
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ConfigError, match=r"runtime\.device is 'nonsense'; it cannot be used here"):
+        choose_device("nonsense")
