@@ -153,12 +153,11 @@ class Actor:
 
     def state_dict(self) -> dict[str, Any]:
         """What ``restart`` does not renew."""
-        return {"rng": self._rng.bit_generator.state, "count": self.count, "agent_steps": self.agent_steps,
-                "incarnation": self.incarnation}
+        return {"rng": self._rng.bit_generator.state, "count": self.count, "incarnation": self.incarnation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        self.count, self.agent_steps, self.incarnation = state["count"], state["agent_steps"], state["incarnation"]
+        self.count = state["count"]
 
 
 def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:

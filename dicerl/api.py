@@ -15,7 +15,7 @@ import torch
 from dicerl import checkpoint
 from dicerl.config import Config, validate
 from dicerl.core.policy import log_probs
-from dicerl.envs import EnvSpec, MakeEnv, env_spec
+from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
 from dicerl.networks import Network
 from dicerl.progress import Progress
@@ -23,7 +23,6 @@ from dicerl.run import Run
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, amount, build_network, plan, prepare_network
 from dicerl.temperature import Temperatures, draw_inv_temperature
-
 
 OnBatch = Callable[..., None]  # (learner, batch)
 
@@ -34,6 +33,8 @@ def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = Fals
     ``on_batch(learner, batch)`` sees every batch, in the learner's process, before it is trained.
     """
     config = validate(config)
+    if make_env is not None:
+        config = config.replace(**{"env.id": callable_id(make_env)})
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
     run = Run.create(config)
@@ -62,6 +63,14 @@ def run_to_end(
     for line in describe(config, spec, machine, network, run):
         progress.say(line)
     coordinator = Coordinator(config, spec, run, machine.num_actors, machine.total_updates, progress, start[1] if start else None)
+    if coordinator.collected_all():
+        coordinator.close()
+        run.unlock()
+        run.summary["complete"] = True
+        progress.say(f"this run is complete: {coordinator.frames:,} of {config.frames:,} frames; nothing to do")
+        return run
+    if start and start[1].get("config_hash") != config.hash():
+        progress.say(f"note: {run.directory}/config.json was changed since its newest checkpoint")
     if machine.runtime == "process":
         from dicerl.runtime.process import ProcessRuntime as Runtime
     else:
@@ -72,7 +81,7 @@ def run_to_end(
             runtime = Runtime(config, spec, machine, network, coordinator, make_env, start, lambda: stopped() or stop_when(), on_batch)
             try:
                 complete = runtime.run()
-                coordinator.show()
+                coordinator.show(force=True)
             finally:
                 runtime.close()
     except DicerlError as error:
@@ -149,6 +158,7 @@ class Agent:
     def __init__(self, config: Config, spec: EnvSpec, network: Network, region: tuple[float, float], seed: int = 0) -> None:
         self.config, self.spec, self.network, self.region = config, spec, network.eval(), region
         self._rng = np.random.default_rng(seed)
+        self._inv_temperature = np.zeros(0, np.float32)  # of the episode under way
 
     def initial_state(self, batch: int = 1) -> torch.Tensor:
         return self.network.initial_state(batch)
@@ -158,10 +168,8 @@ class Agent:
         self, observation: np.ndarray, state: torch.Tensor | None = None, inv_temperature: float | np.ndarray | None = None,
         *, greedy: bool = False,
     ) -> tuple[Any, torch.Tensor]:
-        """(action, next state); tau from the bandits' best region where ``inv_temperature`` is not given.
-
-        Begin an episode with ``state=None``.
-        """
+        """(action, next state). Begin an episode with ``state=None``: unless ``inv_temperature`` is given, its tau is then
+        drawn from the bandits' best region and kept for the episode."""
         from dicerl.actor import sample
 
         single = np.ndim(observation) == len(self.spec.observation_shape)
@@ -171,14 +179,15 @@ class Agent:
             raise DicerlError(f"an observation has shape {np.shape(observation)}; {self.spec.name} gives {self.spec.observation_shape}")
         n = len(batch)
         if self.config.network.last_action_reward:
-            raise DicerlError("this network also wants the last action and reward; use dicerl evaluate")
+            raise DicerlError("this network also takes the last action and reward, which act is not given; call network.unroll")
         out = self.network.unroll(torch.from_numpy(batch)[None], self.initial_state(n) if state is None else state, None)
         advantage = out.advantage[0]
         if greedy:
             action = advantage.argmax(-1).numpy()
         else:
-            inv = draw_inv_temperature(self.region, self._rng, n) if inv_temperature is None else np.broadcast_to(
-                np.asarray(inv_temperature, np.float32), (n,))
+            if state is None or len(self._inv_temperature) != n:
+                self._inv_temperature = draw_inv_temperature(self.region, self._rng, n)
+            inv = self._inv_temperature if inv_temperature is None else np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))
             scale = float(self.network.advantage_scale) if self.config.behaviour.scale == "normalised" else 1.0
             action = sample(log_probs(advantage, torch.from_numpy(inv / scale)).numpy(), self._rng)
         return (int(action[0]) if single else action), out.state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -70,7 +71,7 @@ def _add_config(parser: Parser) -> None:
             continue
         section = name.split(".")[0] if "." in name else "run"
         group = groups.setdefault(section, parser.add_argument_group(f"{section} (defaults: the paper's; a preset changes some)"))
-        text = f"{field.metadata['help']} (paper: {get(default, name)})".replace("%", "%%")
+        text = f"{field.metadata['help']} ({'paper' if field.metadata['paper'] else 'default'}: {get(default, name)})".replace("%", "%%")
         options = {f"--{name}", f"--{name.replace('_', '-')}"}
         group.add_argument(*sorted(options, key=lambda o: "_" in o), dest=name, default=argparse.SUPPRESS, metavar=describe_type(kind),
                            help=text, **({"nargs": "?", "const": "true"} if kind is bool else {}))
@@ -83,6 +84,8 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def main(argv: list[str] | None = None) -> int:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # so that module:MyEnv-v0 finds a module of this folder
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
     if args.command is None:

@@ -6,6 +6,8 @@ The defaults are the paper's numbers; `presets.py` states what each preset chang
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 import typing
 from dataclasses import dataclass, field
@@ -161,6 +163,10 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def hash(self) -> str:
+        """Tells whether a checkpoint was written with this very configuration."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
 
 def fields_of(config_type: Any = Config, prefix: str = "") -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     """Every leaf field by dotted name: {"loss.q": (float, Field), ...}."""
@@ -281,6 +287,8 @@ def validate(config: Config) -> Config:
             raise ConfigError(name, values, "it needs at least one value, each between 0 and 1000")
     if config.runtime.num_actors > config.runtime.num_envs:
         raise ConfigError("runtime.num_actors", config.runtime.num_actors, f"there are only {config.runtime.num_envs} environments (runtime.num_envs)")
+    if config.sequence.burn_in > config.sequence.length:
+        raise ConfigError("sequence.burn_in", config.sequence.burn_in, f"it must be at most sequence.length, {config.sequence.length}")
     if 0 < config.sequence.capacity < config.sequence.batch:
         raise ConfigError("sequence.capacity", config.sequence.capacity, f"it must hold a batch: at least {config.sequence.batch}")
     if config.bandit.accuracy > math.log1p(config.bandit.max_inv_temperature):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from dicerl.actor import sample
 from dicerl.config import Config
 from dicerl.core.policy import log_probs
 from dicerl.core.reward import shape_reward
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env
-from dicerl.actor import sample
 from dicerl.networks import Network
 from dicerl.temperature import draw_inv_temperature
 
@@ -32,10 +33,13 @@ class Evaluator:
         self.episodes = config.evaluation.episodes
         self.env: VectorEnv = make_vector_env(config, 2 * self.episodes, make_env, env_threads)
 
-    def evaluate(self, region: tuple[float, float], seed: np.random.SeedSequence) -> dict[str, Any]:
+    def evaluate(
+        self, region: tuple[float, float], seed: np.random.SeedSequence, beat: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """``beat`` is called now and then: long episodes are a sign of life."""
         rng = np.random.default_rng(seed)
         inv = draw_inv_temperature(region, rng, self.episodes)
-        returns = self._play(np.concatenate([inv, np.zeros(self.episodes, np.float32)]), rng)
+        returns = self._play(np.concatenate([inv, np.zeros(self.episodes, np.float32)]), rng, beat)
         greedy = summarise(returns[self.episodes:])
         return {
             **summarise(returns[: self.episodes]), "episodes": self.episodes,
@@ -43,7 +47,7 @@ class Evaluator:
         }
 
     @torch.inference_mode()
-    def _play(self, inv_temperature: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _play(self, inv_temperature: np.ndarray, rng: np.random.Generator, beat: Callable[[], None]) -> np.ndarray:
         """Raw return of one episode of every environment; the second half acts greedily.    [2N] -> [2N]"""
         n = self.env.num_envs
         greedy = np.arange(n) >= self.episodes
@@ -54,7 +58,9 @@ class Evaluator:
         state = network.initial_state(n)
         last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
         total, alive = np.zeros(n), np.ones(n, np.bool_)
-        for _ in range(self.config.evaluation.max_steps):
+        for step in range(self.config.evaluation.max_steps):
+            if step % 100 == 0:
+                beat()
             extra = {}
             if self.config.network.last_action_reward:
                 reward_in = shape_reward(torch.from_numpy(last_reward), self.config.env.reward_shape, self.config.env.reward_scale)

@@ -27,7 +27,7 @@ def total_updates(config: Config, action_repeat: int) -> int:
     return max(1, math.ceil(config.frames / action_repeat * s.reuse / (s.batch * s.length)))
 
 
-def schedule(config: Config, updates: int, total: int) -> tuple[float, float]:
+def schedule(config: Config, updates: float, total: int) -> tuple[float, float]:
     """(learning rate, weight decay): linear warm-up, then both linear to 0 over the run (SPEC 6)."""
     o = config.optimizer
     warmup = o.warmup * total if o.warmup < 1 else o.warmup
@@ -60,10 +60,19 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=o.weight_decay, fused=True)
         self.updates = 0
+        self.steps_trained = 0  # valid ones, each as often as it was trained
+        self._lags: list[tuple[float, float]] = []  # (mean, largest) of every batch since the last diagnostics
 
     def update(self, batch: Arrays, diagnose: bool = False) -> dict[str, float] | None:
         """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for."""
-        rate, decay = schedule(self.config, self.updates, self.total)
+        # Reset steps are no data: progress is counted in whole batches of valid steps, so the schedules end with the run.
+        full = self.config.sequence.batch * self.config.sequence.length
+        rate, decay = schedule(self.config, self.steps_trained / full, self.total)
+        trained = batch["valid"][self.config.sequence.burn_in : -1]
+        self.steps_trained += int(trained.sum())
+        if trained.any():
+            lag = self.updates - batch["version"][self.config.sequence.burn_in : -1][trained]
+            self._lags.append((float(lag.mean()), float(lag.max())))
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = rate, decay
         data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
@@ -154,15 +163,16 @@ class Learner:
             "advantage_std": head.std(-1, correction=0).mean(), "advantage_scale": self.network.advantage_scale,
             "target_advantage_std": parts["target_advantage"][valid].std(correction=0),
             "value_explained": 1 - error.var(correction=0) / parts["value_target"][valid].var(correction=0).clamp_min(1e-12),
-            "dead_units": (features <= 0).all(0).float().mean(), "feature_spread": features.std(0, correction=0).mean(),
+            "dead_units": (features.amax(0) == features.amin(0)).float().mean(),  # the same for every step of the batch
+            "feature_spread": features.std(0, correction=0).mean(),
         }
         names = list(numbers)
         result = dict(zip(names, torch.stack([numbers[n].float().reshape(()) for n in names]).tolist(), strict=True))
         mask = batch["valid"][start:-1]
-        lag = self.updates - batch["version"][start:-1][mask]
+        lags, self._lags = self._lags, []
         inv = batch["inv_temperature"][start:-1][mask]
         return result | {
-            "policy_lag": float(lag.mean()) if lag.size else 0.0, "policy_lag_max": float(lag.max(initial=0)),
+            "policy_lag": sum(mean for mean, _ in lags) / max(1, len(lags)), "policy_lag_max": max((most for _, most in lags), default=0.0),
             "sequence_age": float(time.time() - batch["created"].mean()), "valid_fraction": float(mask.mean()),
             "inv_temperature_mean": float(inv.mean()) if inv.size else 0.0,
         }

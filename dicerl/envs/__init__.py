@@ -9,8 +9,9 @@ from dicerl.config import Config
 from dicerl.envs.atari import AtariEnv, game_name
 from dicerl.envs.base import EnvSpec, VectorEnv
 from dicerl.envs.gym import GymEnv, maker
+from dicerl.errors import ConfigError
 
-__all__ = ["EnvSpec", "MakeEnv", "VectorEnv", "env_spec", "make_vector_env"]
+__all__ = ["EnvSpec", "MakeEnv", "VectorEnv", "callable_id", "env_spec", "make_vector_env"]
 
 MakeEnv = Callable[[], Any]  # makes one gymnasium.Env
 
@@ -18,11 +19,18 @@ MakeEnv = Callable[[], Any]  # makes one gymnasium.Env
 def make_vector_env(config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0) -> VectorEnv:
     """``num_envs`` environments of the configured kind; ``make_env`` wins over ``config.env.id``."""
     if make_env is not None:
-        return GymEnv(make_env, num_envs, getattr(make_env, "__name__", "environment"))
+        return GymEnv(make_env, num_envs, callable_id(make_env).strip("<>"))
+    if config.env.id.startswith("<"):
+        raise ConfigError("env.id", config.env.id, "this run's environment was made by a Python callable; pass it again as make_env")
     game = game_name(config.env.id)
     if game is not None:
         return AtariEnv(game, config.env, num_envs, num_threads)
     return GymEnv(maker(config.env.id), num_envs, config.env.id)
+
+
+def callable_id(make_env: MakeEnv) -> str:
+    """What stands in ``env.id`` for an environment given as a callable."""
+    return f"<{getattr(make_env, '__name__', type(make_env).__name__).strip('<>')}>"
 
 
 def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import ale_py.roms as roms
+import gymnasium
 import numpy as np
 
 from dicerl.config import EnvConfig
@@ -12,18 +14,15 @@ from dicerl.errors import DicerlError, nearest
 
 # The 57 games of the paper's tables.
 ATARI_57 = tuple(
-    "alien amidar assault asterix asteroids atlantis bank_heist battle_zone beam_rider berzerk bowling boxing breakout "
-    "centipede chopper_command crazy_climber defender demon_attack double_dunk enduro fishing_derby freeway frostbite "
-    "gopher gravitar hero ice_hockey jamesbond kangaroo krull kung_fu_master montezuma_revenge ms_pacman name_this_game "
-    "phoenix pitfall pong private_eye qbert riverraid road_runner robotank seaquest skiing solaris space_invaders "
-    "star_gunner surround tennis time_pilot tutankham up_n_down venture video_pinball wizard_of_wor yars_revenge zaxxon".split()
+    ["alien", "amidar", "assault", "asterix", "asteroids", "atlantis", "bank_heist", "battle_zone", "beam_rider", "berzerk", "bowling", "boxing", "breakout", "centipede", "chopper_command", "crazy_climber", "defender", "demon_attack", "double_dunk", "enduro", "fishing_derby", "freeway", "frostbite", "gopher", "gravitar", "hero", "ice_hockey", "jamesbond", "kangaroo", "krull", "kung_fu_master", "montezuma_revenge", "ms_pacman", "name_this_game", "phoenix", "pitfall", "pong", "private_eye", "qbert", "riverraid", "road_runner", "robotank", "seaquest", "skiing", "solaris", "space_invaders", "star_gunner", "surround", "tennis", "time_pilot", "tutankham", "up_n_down", "venture", "video_pinball", "wizard_of_wor", "yars_revenge", "zaxxon"]
 )
 
 
 def game_name(env_id: str) -> str | None:
     """'pong' for pong, Pong, ALE/Pong-v5, PongNoFrameskip-v4; None where the id is none of ale-py's games."""
-    import ale_py.roms as roms
-
+    registered = gymnasium.registry.get(env_id)
+    if registered is not None and "ale_py" not in str(registered.entry_point):
+        return None  # Blackjack-v1 is not the cartridge
     word = re.sub(r"^ALE/", "", env_id)
     word = re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", word)
     squeezed = word.replace("_", "").replace(" ", "").lower()

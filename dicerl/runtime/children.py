@@ -161,8 +161,8 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
             pipe.send(("alive", steps()))
 
 
-def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, updates: int) -> None:
-    """-> ("taken", slots) | ("trained", updates, diagnostics or None) | ("pushed",) | ("saved", updates) | ("not_saved", reason)
+def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, updates: int, steps_trained: int) -> None:
+    """-> ("taken", slots) | ("trained", updates, diagnostics or None) | ("pushed",) | ("saved", updates, steps trained) | ("not_saved", reason)
     <- ("batch", slots) | ("push",) | ("save", folder) | ("stop",)"""
     torch.set_num_threads(shared.plan.learner_threads)
     config = shared.config
@@ -173,7 +173,7 @@ def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, upda
     learner = Learner(config, network, shared.plan.total_updates, shared.plan.device)
     if resume_from is not None:
         learner.load_optimizer_tensors(checkpoint.read_tensors(Path(resume_from), "optimizer"))
-    learner.updates = updates
+    learner.updates, learner.steps_trained = updates, steps_trained
     on_batch = cloudpickle.loads(shared.on_batch)
     starved = 0.0
     since = time.monotonic()
@@ -202,7 +202,7 @@ def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, upda
             try:
                 checkpoint.write_tensors(folder, "model", learner.network.state_dict())
                 checkpoint.write_tensors(folder, "optimizer", learner.optimizer_tensors())
-                pipe.send(("saved", learner.updates))
+                pipe.send(("saved", learner.updates, learner.steps_trained))
             except OSError as error:
                 pipe.send(("not_saved", str(error)))
         else:
@@ -210,7 +210,7 @@ def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, upda
 
 
 def evaluator_role(pipe: Connection, shared: Shared) -> None:
-    """-> ("evaluated", result, version)    <- ("evaluate", region)"""
+    """-> ("alive",) | ("evaluated", result, version)    <- ("evaluate", region)"""
     torch.set_num_threads(1)
     config = shared.config
     network = Network(config.network, shared.spec)
@@ -222,5 +222,5 @@ def evaluator_role(pipe: Connection, shared: Shared) -> None:
         if newest is not None:
             version, flat = newest
             load_flat_state(network, flat)
-        result = evaluator.evaluate(region, seeding.stream(config.seed, "evaluation", max(version, 0)))
+        result = evaluator.evaluate(region, seeding.stream(config.seed, "evaluation", max(version, 0)), lambda: pipe.send(("alive",)))
         pipe.send(("evaluated", result, version))

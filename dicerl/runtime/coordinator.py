@@ -131,19 +131,19 @@ class Coordinator:
             **self.counters(), "episodes": self.episodes, "recent": list(self.recent), "best_evaluation": self.best_evaluation,
             "best_checkpoint": self.best_checkpoint, "evaluated_at": self.evaluated_at, "saved_at": self.saved_at,
             "elapsed": self.elapsed, "total_updates": self.total_updates, "temperatures": self.temperatures.state_dict(),
-            "metrics_offset": self.metrics.offset(),
+            "metrics_offset": self.metrics.offset(), "config_hash": self.config.hash(),
         }
 
     def saved(self) -> None:
         checkpoint.prune(self.run.directory, self.config.checkpoint.keep, self.best_checkpoint)
 
-    def show(self, extra: dict[str, Any] | None = None) -> None:
+    def show(self, force: bool = False) -> None:
         """Refresh the progress line."""
         self.progress.update({
-            "frames": self.frames, "total_frames": self.config.frames, "updates": self.updates, "episodes": self.episodes,
+            **self.latest, "frames": self.frames, "total_frames": self.config.frames, "updates": self.updates, "episodes": self.episodes,
             "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-            "best_evaluation": self.best_evaluation, "favoured": self.favoured(), **self.latest, **(extra or {}),
-        })
+            "best_evaluation": self.best_evaluation, "favoured": self.favoured(),
+        }, force)
 
     def close(self) -> None:
         low, high = self.favoured()

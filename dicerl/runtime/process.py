@@ -1,8 +1,8 @@
 """Actor processes, a learner process, and this one: it supervises, keeps the collector's books and the bandits.
 
 Only slot numbers, temperatures and episode returns cross pipes. When no slot is free actors wait. A dead or stuck actor
-is replaced; a dead learner ends the run with the reason; nothing outlives this process. A checkpoint holds the learner and
-the vote, not the sequences under way: a resumed run collects those anew.
+is replaced; a dead or stuck learner ends the run with the reason; nothing outlives this process. A checkpoint holds the
+learner, the vote and the counters, not the sequences under way: a resumed run starts new episodes and trains on those.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dicerl.runtime.setup import Plan
 from dicerl.sequence import Store, schema, window_length
 
 BATCHES_AHEAD = 2  # sent to the learner before it asks
+LEARNER_PATIENCE = 5.0  # times runtime.stuck_seconds: one update may take a while
 STARTING_SECONDS = 120.0  # more patience with an actor that still builds its environments
 
 
@@ -72,12 +73,14 @@ class ProcessRuntime:
         self._folder: Path | None = None  # of the checkpoint being written
         self._pushed = False
         self._learner: tuple[Any, Connection] | None = None
+        self._learner_heard = self._evaluator_heard = time.monotonic()
+        self._steps_trained = 0 if resume is None else resume[1]["steps_trained"]
         # A resumed run must not repeat the streams of its first life.
         first = 0 if resume is None else resume[1].get("incarnation", 0) + 1
         self._incarnation = first
         self.workers = [Worker(i, a, b - a, incarnation=first - 1) for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))]
         try:
-            self._learner = start(learner_role, self.shared, str(resume[0]) if resume else None, coordinator.updates)
+            self._learner = start(learner_role, self.shared, str(resume[0]) if resume else None, coordinator.updates, self._steps_trained)
             for worker in self.workers:
                 self._start_actor(worker)
         except BaseException:
@@ -133,7 +136,8 @@ class ProcessRuntime:
             sources[source]()
         self._feed()
         self._replace_stuck_actors()
-        self.coordinator.show({"free_slots": self.collector.num_free})
+        self._check_learner_and_evaluator()
+        self.coordinator.show()
 
     def _feed(self) -> None:
         while self._ahead < BATCHES_AHEAD and self.collector.ready():
@@ -237,6 +241,7 @@ class ProcessRuntime:
                 message = pipe.recv()
             except (EOFError, OSError):
                 return self._learner_died()
+            self._learner_heard = time.monotonic()
             kind = message[0]
             if kind == "taken":
                 self.collector.taken(message[1])
@@ -247,12 +252,26 @@ class ProcessRuntime:
             elif kind == "pushed":
                 self._pushed = True
             elif kind == "saved":
+                self._steps_trained = message[2]
                 self._finish_checkpoint()
             elif kind == "not_saved":
                 assert self._folder is not None
                 raise checkpoint.failed(self.coordinator.run.directory, self._folder, message[1])
             else:
+                if kind == "crashed":
+                    self.coordinator.event("learner_crashed", traceback=message[2])
                 raise DicerlError(f"the learner failed: {message[1]}" if kind == "crashed" else message[1])
+
+    def _check_learner_and_evaluator(self) -> None:
+        """A learner that owes an answer for long ends the run; an evaluator loses its evaluation."""
+        now = time.monotonic()
+        patience = LEARNER_PATIENCE * self.config.runtime.stuck_seconds
+        if (self._ahead or self._folder is not None) and now - self._learner_heard > patience:
+            raise DicerlError(f"the learner did nothing for {patience:.0f} s; the run ends here")
+        if not (self._ahead or self._folder is not None):
+            self._learner_heard = now
+        if self._evaluating and self._evaluator is not None and now - self._evaluator_heard > patience:
+            self._evaluator[0].kill()  # its sentinel tells the rest
 
     def _learner_died(self) -> None:
         assert self._learner is not None
@@ -284,7 +303,8 @@ class ProcessRuntime:
         c, folder = self.coordinator, self._folder
         assert folder is not None
         try:
-            checkpoint.finish(folder, c.run.directory, c.updates, c.state() | {"incarnation": self._incarnation})
+            checkpoint.finish(folder, c.run.directory, c.updates, c.state() | {
+                "incarnation": self._incarnation, "steps_trained": self._steps_trained})
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         c.saved()
@@ -299,6 +319,7 @@ class ProcessRuntime:
         c = self.coordinator
         c.evaluated_at = c.frames
         self._evaluating = True
+        self._evaluator_heard = time.monotonic()
         try:
             self._evaluator[1].send(("evaluate", c.temperatures.evaluation_region()))
         except OSError:
@@ -310,6 +331,9 @@ class ProcessRuntime:
                 message = self._evaluator[1].recv()
             except (EOFError, OSError):
                 return
+            self._evaluator_heard = time.monotonic()
+            if message[0] == "alive":
+                continue
             if message[0] == "evaluated":
                 self._evaluating = False
                 self.coordinator.evaluated(message[1], message[2])

@@ -2,8 +2,9 @@
 
 An environment's inner state cannot be saved in general, so in this runtime a checkpoint is also a restart: right
 after a window of every environment was sent, the checkpoint is written and all environments are reset with seeds
-derived from the update count. Nothing is lost (every step taken stands in a sent window), unfinished episodes are
-not reported, and a run that is stopped and resumed does exactly what it would have done anyway.
+derived from the update count. Nothing is lost (every step taken stands in a sent window), and unfinished episodes are
+not reported. A run that is killed and resumed from such a checkpoint does exactly what it would have done anyway; a stop
+by Ctrl-C writes one checkpoint more, and so restarts the episodes once more.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class SerialRuntime:
             path, state = resume
             saved = state["serial"]
             self.learner.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
-            self.learner.updates = coordinator.updates
+            self.learner.updates, self.learner.steps_trained = coordinator.updates, state["steps_trained"]
             slots = self.collector.restore(saved["uses"])
+            self.collector.received, self.collector.served = saved["received"], saved["served"]
             if slots:
                 sequences = {n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()}
                 self.store.write(slots, sequences, list(range(len(slots))))
@@ -71,9 +73,15 @@ class SerialRuntime:
         return seeding.integer(seeding.stream(self.config.seed, "environment", 0, self.learner.updates))
 
     def _send(self, windows: Arrays) -> None:
-        slots = self.collector.lend(self.config.runtime.num_envs)
-        self.store.write(slots, windows, list(range(len(slots))))
-        self.collector.receive(slots)
+        columns = list(range(self.config.runtime.num_envs))
+        while True:
+            slots = self.collector.lend(len(columns))
+            self.store.write(slots, windows, columns[: len(slots)])
+            self.collector.receive(slots)
+            columns = columns[len(slots):]
+            if not columns:
+                return
+            self._train_batch()  # full: the actor waits for the learner to free a slot
 
     def run(self) -> bool:
         """Train to the end of the run, or to a stop; True where the run is complete."""
@@ -103,17 +111,19 @@ class SerialRuntime:
 
     def _train(self) -> None:
         """All the batches there are."""
-        config = self.config
         while self.collector.ready():
-            slots = self.collector.next_batch()
-            batch = self.store.read(slots)
-            self.collector.taken(slots)
-            if self._on_batch is not None:
-                self._on_batch(self.learner, batch)
-            diagnostics = self.learner.update(batch, diagnose=self.learner.updates % config.log_every == 0)
-            if self.learner.updates % config.runtime.push_every == 0:
-                self._push()
-            self.coordinator.trained(diagnostics, {"reuse_served": self.collector.served / max(1, self.collector.received)})
+            self._train_batch()
+
+    def _train_batch(self) -> None:
+        slots = self.collector.next_batch()
+        batch = self.store.read(slots)
+        self.collector.taken(slots)
+        if self._on_batch is not None:
+            self._on_batch(self.learner, batch)
+        diagnostics = self.learner.update(batch, diagnose=self.learner.updates % self.config.log_every == 0)
+        if self.learner.updates % self.config.runtime.push_every == 0:
+            self._push()
+        self.coordinator.trained(diagnostics, {"reuse_served": self.collector.served / max(1, self.collector.received)})
 
     def _push(self) -> None:
         self.parameters.push(flat_state(self.learner.network), self.learner.updates)
@@ -131,7 +141,7 @@ class SerialRuntime:
         self._push()  # the restart that follows pulls these
         pending = self.collector.pending()
         sequences = self.store.read([slot for slot, _ in pending]) if pending else {}
-        state = self.coordinator.state() | {"serial": {
+        state = self.coordinator.state() | {"steps_trained": self.learner.steps_trained, "serial": {
             "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
             "received": self.collector.received, "served": self.collector.served}}
         checkpoint.save(self.coordinator.run.directory, self.learner.updates, {

@@ -1,0 +1,556 @@
+"""The command line: every mistake is one line and exit code 2; what a run leaves on disk; --help and --json."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+import dicerl
+from dicerl import checkpoint, cli, learner
+from dicerl.config import Config, fields_of, get
+from dicerl.envs import EnvSpec
+from dicerl.evaluator import Evaluator
+from dicerl.metrics import read_lines
+from dicerl.networks import Network
+from dicerl.run import Run
+
+DICERL = str(Path(sys.executable).with_name("dicerl"))
+TINY = ("--preset", "debug", "--frames", "600", "--checkpoint.every", "200", "--evaluation.every", "300", "--evaluation.max-steps", "20",
+        "--tensorboard", "false")
+
+
+@pytest.fixture
+def call(capfd, tmp_path, monkeypatch):
+    """Run a command in an empty directory: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        capfd.readouterr()
+        try:
+            code = cli.main([str(a) for a in args])
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+def one_line(result, *fragments):
+    """Bad input: exit code 2, nothing on stdout, one line on stderr that holds the fragments."""
+    code, out, err = result
+    assert code == 2, (code, err)
+    assert out == ""
+    assert err.startswith("dicerl: "), err
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in err
+    for fragment in fragments:
+        assert fragment in err, err
+    return err
+
+
+class DictObservation(gymnasium.Env):
+    action_space, observation_space = Discrete(2), Dict(a=Box(0, 1, (2,)))
+
+
+class ContinuousAction(gymnasium.Env):
+    action_space, observation_space = Box(-1, 1, (2,)), Box(0, 1, (2,))
+
+
+gymnasium.register("CliDict-v0", DictObservation)
+gymnasium.register("CliContinuous-v0", ContinuousAction)
+
+
+# --- mistakes
+
+SUPPORTED = "supported are Discrete actions and Box observations"
+MISTAKES = {
+    "unknown command": (["trian", "pong"], "'trian'", "train"),
+    "no environment": (["train"], "ENV"),
+    "unknown game": (["train", "pnog"], "env.id is 'pnog'", "did you mean pong?"),
+    "unknown game with prefix": (["train", "ALE/Brekout-v5"], "'ALE/Brekout-v5'", "did you mean breakout?"),
+    "unknown gymnasium id": (["train", "CartPol-v1"], "'CartPol-v1'", "did you mean CartPole-v1?"),
+    "unknown module": (["train", "no_such_module:X-v0"], "no_such_module", "cannot be imported"),
+    "unknown preset": (["train", "CartPole-v1", "--preset", "labtop"], "preset is 'labtop'", "paper, laptop", "did you mean laptop?"),
+    "unknown variant": (["train", "CartPole-v1", "--variant", "dyce"], "variant is 'dyce'", "baseline", "did you mean dice?"),
+    "unknown field": (["train", "CartPole-v1", "--sequence.bach", "3"], "--sequence.bach", "did you mean --sequence.batch?"),
+    "unknown field with =": (["train", "CartPole-v1", "--optimiser.learning-rate=1"], "did you mean --optimizer.learning-rate?"),
+    "shortened field": (["train", "CartPole-v1", "--frame", "3"], "--frame", "did you mean --frames?"),
+    "stray argument": (["train", "CartPole-v1", "pong"], "pong"),
+    "missing value": (["train", "CartPole-v1", "--frames"], "--frames"),
+    "unknown runtime": (["train", "CartPole-v1", "--runtime", "threads"], "runtime.kind is 'threads'", "auto, serial, process"),
+    "unknown torso": (["train", "CartPole-v1", "--network.torso", "impala"], "network.torso is 'impala'", "impala_deep"),
+    "not true or false": (["train", "CartPole-v1", "--tensorboard", "maybe"], "tensorboard is 'maybe'", "true or false"),
+    "negative batch": (["train", "CartPole-v1", "--sequence.batch", "-3"], "sequence.batch is -3", "between 1"),
+    "no frames": (["train", "CartPole-v1", "--frames", "0"], "frames is 0", "between 1"),
+    "half a frame": (["train", "CartPole-v1", "--frames", "1.5"], "frames is '1.5'", "whole number"),
+    "NaN": (["train", "CartPole-v1", "--loss.discount", "nan"], "loss.discount is 'nan'", "finite"),
+    "infinite": (["train", "CartPole-v1", "--loss.q", "inf"], "loss.q is 'inf'", "finite"),
+    "no number": (["train", "CartPole-v1", "--optimizer.learning-rate", "abc"], "optimizer.learning_rate is 'abc'", "a number"),
+    "negative seed": (["train", "CartPole-v1", "--seed", "-1"], "seed is -1", "between 0"),
+    "a million environments": (["train", "CartPole-v1", "--runtime.num-envs", "1000000"], "runtime.num_envs is 1000000", "100000"),
+    "too many games for the memory": (
+        ["train", "pong", "--preset", "paper", "--runtime.num-envs", "100000", "--runtime", "serial"],
+        "runtime.num_envs is 100000", "GiB free"),
+    "too much capacity for the memory": (
+        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"], "sequence.capacity", "100000000", "GiB free"),
+    "too much capacity for shared memory": (
+        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "process"], "sequence.capacity is 100000000", "GiB free"),
+    "capacity below a batch": (["train", "CartPole-v1", "--sequence.capacity", "3"], "sequence.capacity is 3", "at least"),
+    "more actors than environments": (["train", "CartPole-v1", "--runtime.num-actors", "99"], "runtime.num_actors is 99", "only"),
+    "no such device": (["train", "CartPole-v1", "--runtime.device", "tpu:9"], "runtime.device is 'tpu:9'"),
+    "a torso that does not fit": (["train", "CartPole-v1", "--network.torso", "minatar"], "network.torso is 'minatar'", "images"),
+    "continuous actions": (["train", "CliContinuous-v0"], "CliContinuous-v0 acts in Box", SUPPORTED),
+    "dict observations": (["train", "CliDict-v0"], "CliDict-v0 observes Dict", SUPPORTED),
+    "discrete observations": (["train", "FrozenLake-v1"], "FrozenLake-v1 observes Discrete(16)", SUPPORTED),
+    "resume without a run": (["resume"], "RUN"),
+    "resume of nothing": (["resume", "nowhere"], "nowhere holds no run"),
+    "unknown option of resume": (["resume", "nowhere", "--frames", "3"], "--frames"),
+    "bench of nothing": (["bench", "pnog"], "did you mean pong?"),
+    "bench for abc seconds": (["bench", "CartPole-v1", "--seconds", "abc"], "--seconds", "'abc'"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(call, tmp_path, mistake):
+    args, *fragments = MISTAKES[mistake]
+    one_line(call(*args), *fragments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seconds", ["-5", "nan", "inf"])
+def test_bench_wants_a_length_that_ends(call, monkeypatch, seconds):
+    monkeypatch.setattr("dicerl.bench.throughput.bench", lambda *_: pytest.fail(f"the bench was started for {seconds} seconds"))
+    one_line(call("bench", "CartPole-v1", "--seconds", seconds), "seconds")
+
+
+def test_a_mistake_through_the_installed_command(tmp_path):
+    done = subprocess.run([DICERL, "train", "pnog"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    one_line((done.returncode, done.stdout, done.stderr), "did you mean pong?")
+
+
+def test_the_same_directory_works_once_the_mistake_is_mended(call, tmp_path):
+    """A start that failed must not leave a run that can be neither trained nor resumed."""
+    one_line(call("train", "CartPole-v1", "--network.torso", "minatar", "--run-dir", "run", "--quiet"), "network.torso")
+    code, _, err = call("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0", "--run-dir", "run", "--quiet")
+    assert code == 0, err
+
+
+# --- run directories
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A small finished run; copy it before changing it."""
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    assert cli.main(["train", "CartPole-v1", *TINY, "--run-dir", str(directory), "--quiet"]) == 0
+    assert len(checkpoint.checkpoints_of(directory)) >= 3
+    return directory
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_a_finished_run_is_not_overwritten(call, copy):
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    one_line(call("train", "CartPole-v1", *TINY, "--run-dir", copy), str(copy), "already holds a run", f"dicerl resume {copy}")
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_in_use_is_left_alone(call, copy):
+    live = Run.open(copy)
+    live.lock()
+    one_line(call("resume", copy), str(copy), "in use by another process")
+    one_line(call("train", "CartPole-v1", "--run-dir", copy), str(copy))
+    live.unlock()
+
+
+def test_a_directory_another_process_has_just_taken(call, tmp_path):
+    """Before its config.json is there: the lock decides."""
+    config = Config().replace(run_dir=str(tmp_path / "run"))
+    live = Run.create(config)
+    (tmp_path / "run" / "config.json").unlink()
+    (tmp_path / "run" / "run.lock").rename(tmp_path / "lock")
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "lock").rename(tmp_path / "run" / "run.lock")
+    one_line(call("train", "CartPole-v1", "--run-dir", "run"), "run")
+    live.unlock()
+
+
+def test_a_run_directory_that_is_a_file(call, tmp_path):
+    (tmp_path / "file").write_text("precious")
+    one_line(call("train", "CartPole-v1", "--run-dir", "file"), "run_dir file is a file")
+    one_line(call("train", "CartPole-v1", "--run-dir", "file/below"), "file/below", "cannot be made")
+    one_line(call("resume", "file"), "file holds no run")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_run_directory_with_something_else_in_it(call, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_text("precious")
+    one_line(call("train", "CartPole-v1", "--run-dir", "photos"), "photos is not empty")
+    assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.png"]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a directory that even root cannot write to")
+def test_a_run_directory_that_cannot_be_written(call):
+    one_line(call("train", "CartPole-v1", "--run-dir", "/sys/dicerl-test"), "run_dir /sys/dicerl-test cannot be made", "ermi")
+
+
+# --- damaged files
+
+
+def flip(path, where=0.5):
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * where)] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def rewrite(change):
+    def damage(path):
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+    return damage
+
+
+DAMAGES = {
+    "model truncated": ("model.safetensors", truncate),
+    "model with a flipped bit": ("model.safetensors", flip),
+    "model gone": ("model.safetensors", Path.unlink),
+    "model empty": ("model.safetensors", lambda p: p.write_bytes(b"")),
+    "optimizer truncated": ("optimizer.safetensors", truncate),
+    "optimizer with a flipped bit": ("optimizer.safetensors", lambda p: flip(p, 0.99)),
+    "sequences with a flipped bit": ("sequences.safetensors", flip),
+    "state truncated": ("state.json", truncate),
+    "state gone": ("state.json", Path.unlink),
+    "state empty": ("state.json", lambda p: p.write_bytes(b"")),
+    "state of bytes": ("state.json", lambda p: p.write_bytes(bytes(range(256)))),
+    "state a list": ("state.json", lambda p: p.write_text("[]")),
+    "state without a counter": ("state.json", rewrite(lambda s: {k: v for k, v in s.items() if k != "agent_steps"})),
+    "state with another counter": ("state.json", rewrite(lambda s: s | {"agent_steps": s["agent_steps"] + 64})),
+    "state with odd checksums": ("state.json", rewrite(lambda s: s | {"checksums": []})),
+    "state of a later format": ("state.json", rewrite(lambda s: s | {"format": 999})),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(call, finished, copy, damage):
+    name, harm = DAMAGES[damage]
+    *_, before, newest = checkpoint.checkpoints_of(copy)
+    harm(newest / name)
+    code, _, err = call("resume", copy)
+    assert code == 0, err
+    assert "Traceback" not in err
+    named = [line for line in err.splitlines() if "trying the one before" in line]
+    assert len(named) == 1
+    assert str(newest) in named[0]
+    lines = read_lines(copy / "metrics.jsonl")
+    resumed = [line for line in lines if line.get("event") == "resume"]
+    assert [line["updates"] for line in resumed] == [int(before.name)]
+    # It finished again, over the same ground, and wrote a whole checkpoint in the damaged one's place.
+    assert lines[-1]["frames"] == read_lines(finished / "metrics.jsonl")[-1]["frames"]
+    assert checkpoint.newest(copy)[0] == newest
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_when_every_checkpoint_is_damaged_the_run_is_not_begun_anew(call, copy, quiet):
+    found = checkpoint.checkpoints_of(copy)
+    for path, harm in zip(found, (truncate, flip, Path.unlink), strict=False):
+        harm(path / "model.safetensors")
+    code, out, err = call("resume", copy, *(["--quiet"] if quiet else []))
+    lines = err.splitlines()
+    one_line((code, out, lines[-1]), "every checkpoint is damaged", *[p.name for p in found])
+    assert len(lines) == (1 if quiet else 1 + len(found))
+    assert "Traceback" not in err
+    assert checkpoint.checkpoints_of(copy) == found
+
+
+def test_a_run_without_a_checkpoint(call, copy):
+    shutil.rmtree(copy / "checkpoints")
+    one_line(call("resume", copy), str(copy), "has no checkpoint")
+
+
+CONFIGS = {
+    "truncated": truncate,
+    "empty": lambda p: p.write_text(""),
+    "bytes": lambda p: p.write_bytes(bytes(range(256))),
+    "a list": lambda p: p.write_text("[]"),
+    "null": lambda p: p.write_text("null"),
+    "unknown field": rewrite(lambda c: c | {"sped": 3}),
+    "impossible value": rewrite(lambda c: c | {"frames": -3}),
+    "wrong type": rewrite(lambda c: c | {"frames": "many"}),
+    "a number for several": rewrite(lambda c: c | {"bandit": c["bandit"] | {"widths": 5}}),
+    "a list for a number": rewrite(lambda c: c | {"frames": [3]}),
+    "a section that is a number": rewrite(lambda c: c | {"loss": 3}),
+    "a directory": lambda p: (p.unlink(), p.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", CONFIGS)
+def test_a_damaged_config_is_named(call, copy, damage):
+    CONFIGS[damage](copy / "config.json")
+    one_line(call("resume", copy), "config.json")
+
+
+def test_leftovers_of_a_killed_run_do_no_harm(call, copy):
+    (copy / "checkpoints" / "tmp-12345").mkdir()
+    (copy / "checkpoints" / "tmp-12345" / "model.safetensors").write_bytes(b"half")
+    (copy / "checkpoints" / "notes.txt").write_text("mine")
+    shutil.rmtree(checkpoint.checkpoints_of(copy)[-1])
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "ti')
+    code, _, err = call("resume", copy, "--quiet")
+    assert code == 0, err
+    assert not (copy / "checkpoints" / "tmp-12345").exists()
+    assert (copy / "checkpoints" / "notes.txt").exists()
+    for line in (copy / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+# --- help
+
+
+@pytest.mark.parametrize("command", [None, *cli.COMMANDS])
+def test_help_shows_an_example(call, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = call(*([command] if command else []), "--help")
+    assert code == 0
+    assert err == ""
+    assert re.search(rf"examples?:\s+dicerl {command or 'train'} \w+", out), out
+    for name in cli.COMMANDS if command is None else ():
+        assert re.search(rf"^\s+{name} ", out, re.MULTILINE), name
+
+
+def test_help_shows_every_field(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = call("train", "--help")
+    options = set(re.findall(r"--[\w.-]+", out))
+    for name, (_, field) in fields_of().items():
+        if name == "env.id":
+            assert " ENV" in out
+            continue
+        assert f"--{name.replace('_', '-')}" in options, name
+        if name not in ("preset", "variant"):
+            assert field.metadata["help"] in " ".join(out.split()), name
+
+
+def another(name, kind):
+    """A value that is not the field's default."""
+    value = get(Config(), name)
+    if name == "sequence.capacity":  # must hold a batch
+        return 1000
+    if kind is bool:
+        return not value
+    if typing.get_origin(kind) is typing.Literal:
+        return next(choice for choice in typing.get_args(kind) if choice != value)
+    return {str: "other", int: value + 1 if kind is int else 0, float: 0.9 * value or 0.5 if kind is float else 0}.get(kind) or value[::-1]
+
+
+def test_every_field_can_be_given(monkeypatch):
+    """Each option reaches the field it names, written with dashes or underscores."""
+    given = []
+    monkeypatch.setattr("dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config))
+    changes = {name: another(name, kind) for name, (kind, _) in fields_of().items() if name not in cli.HIDDEN}
+    for style in (lambda name: name, lambda name: name.replace("_", "-")):
+        args = [f"--{style(name)}={','.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in changes.items()]
+        cli.main(["train", "CartPole-v1", "--preset", "paper", *args])
+    assert given == [Config().replace(**{"env.id": "CartPole-v1"}, **changes)] * 2
+
+
+def test_flags_of_true_and_false(monkeypatch):
+    given = []
+    monkeypatch.setattr("dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config))
+    for args in (["--env.episodic-life"], ["--env.episodic-life", "true"], ["--env.episodic-life=no"]):
+        cli.main(["train", "pong", *args])
+    assert [c.env.episodic_life for c in given] == [True, True, False]
+
+
+def test_version_and_no_command(call):
+    assert call("--version")[:2] == (0, f"dicerl {dicerl.__version__}\n")
+    code, out, _ = call()
+    assert code == 0
+    assert "train" in out
+
+
+def test_help_is_quick():
+    """It imports no torch."""
+    code = "import sys; from dicerl.cli import build_parser; build_parser().format_help(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+# --- what a run leaves behind
+
+RUNS = {
+    "CartPole-v1": (1, ()),
+    "MinAtar/Breakout-v1": (1, ("--frames", "1200", "--checkpoint.every", "500", "--evaluation.every", "500")),
+    # An eighth of the preset's frames, with episodes cut short so that some end.
+    "pong": (4, ("--frames", "512", "--checkpoint.every", "250", "--evaluation.every", "250", "--evaluation.max-steps", "12",
+                 "--env.max-episode-frames", "40", "--runtime.learner-threads", "1")),
+}
+
+
+@pytest.mark.parametrize("env", RUNS)
+def test_the_debug_preset_end_to_end(call, tmp_path, env):
+    repeat, args = RUNS[env]
+    code, out, err = call("train", env, "--preset", "debug", "--json", *args)
+    assert code == 0, err
+    assert "Traceback" not in err
+    # One JSON object on standard output, nothing else.
+    assert len(out.splitlines()) == 1
+    summary = json.loads(out)
+    directory = tmp_path / summary["run"]
+    assert directory.parent == tmp_path / "runs"
+    config = json.loads((directory / "config.json").read_text())
+    assert config["env"]["id"] == env
+    assert config["preset"] == "debug"
+    assert summary["frames"] >= config["frames"]
+    assert summary["complete"] is True
+
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert {line["kind"] for line in lines} == {"train", "episode", "evaluation", "event"}
+    for line in lines:
+        assert line["frames"] == line["agent_steps"] * repeat
+        assert line["time"] > 1.7e9
+        assert line["updates"] >= 0
+    for name in ("time", "agent_steps", "frames", "updates"):
+        values = [line[name] for line in lines]
+        assert values == sorted(values), name
+    assert lines[0]["event"] == "start"
+    trained = [line for line in lines if line["kind"] == "train"]
+    assert all(np.isfinite(line["loss"]) for line in trained)
+    assert len({line["updates"] for line in trained}) == len(trained)
+    assert all(line["length"] > 0 and np.isfinite(line["return"]) for line in lines if line["kind"] == "episode")
+
+    evaluations = [json.loads(line) for line in (directory / "evaluations.jsonl").read_text().splitlines()]
+    assert evaluations == [line for line in lines if line["kind"] == "evaluation"]
+    assert len(evaluations) >= 2
+    for line in evaluations:
+        assert len(line["returns"]) == len(line["inv_temperatures"]) == len(line["greedy_returns"]) == config["evaluation"]["episodes"]
+    assert any((directory / "tensorboard").glob("events.out.tfevents.*"))
+
+    saved = checkpoint.checkpoints_of(directory)
+    assert int(saved[-1].name) == summary["updates"] == lines[-1]["updates"]
+    assert len(saved) >= 2
+    for path in saved:
+        assert {"model.safetensors", "optimizer.safetensors", "state.json"} <= {p.name for p in path.iterdir()}
+        state = checkpoint.read_state(path)
+        assert state["updates"] == int(path.name)
+        assert state["frames"] == state["agent_steps"] * repeat
+    assert not list((directory / "checkpoints").glob("tmp*"))
+
+
+def test_two_runs_started_at_once_get_two_directories(tmp_path):
+    command = [DICERL, "train", "CartPole-v1", *TINY, "--frames", "100", "--evaluation.every", "0", "--json"]
+    started = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    results = [process.communicate(timeout=90) for process in started]
+    assert [process.returncode for process in started] == [0, 0], results
+    directories = {json.loads(out)["run"] for out, _ in results}
+    assert len(directories) == 2
+    assert {p.name for p in (tmp_path / "runs").iterdir()} == {Path(d).name for d in directories}
+    for directory in directories:
+        events = [line["event"] for line in read_lines(tmp_path / directory / "metrics.jsonl") if line["kind"] == "event"]
+        assert events.count("start") == 1
+        assert "to continue" not in results[0][1]
+
+
+def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monkeypatch):
+    scores = iter([1.0, 9.0, 2.0, 3.0, 4.0, 5.0])
+    real = Evaluator.evaluate
+    monkeypatch.setattr(Evaluator, "evaluate", lambda self, *args: real(self, *args) | {"mean_return": next(scores)})
+    made = []
+    finish = checkpoint.finish
+    monkeypatch.setattr(checkpoint, "finish", lambda *args: made.append(finish(*args)) or made[-1])
+    code, _, err = call("train", "CartPole-v1", *TINY, "--frames", "960", "--checkpoint.every", "160", "--evaluation.every", "160",
+                        "--checkpoint.keep", "2", "--run-dir", "run", "--quiet")
+    assert code == 0, err
+    assert len(made) == 6  # an evaluation before each
+    kept = checkpoint.checkpoints_of(tmp_path / "run")
+    assert [p.name for p in kept] == [made[1].name, made[4].name, made[5].name]
+    state = checkpoint.read_state(kept[-1])
+    assert state["best_checkpoint"] == int(made[1].name)
+    assert state["best_evaluation"] == 9.0
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "left"),
+    [(2, None, {30, 40}), (2, 10, {10, 30, 40}), (2, 40, {30, 40}), (1, 20, {20, 40}), (9, 10, {10, 20, 30, 40}), (1, 77, {40})])
+def test_pruning(tmp_path, keep, best, left):
+    for name in ("10", "20", "30", "40"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    checkpoint.prune(tmp_path, keep, best)
+    assert {int(p.name) for p in checkpoint.checkpoints_of(tmp_path)} == left
+
+
+def test_quiet_and_json(call):
+    arguments = ("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0")
+    code, out, err = call(*arguments, "--run-dir", "a", "--quiet")
+    assert (code, out, err) == (0, "", "")
+    code, out, err = call(*arguments, "--run-dir", "b")
+    assert (code, out) == (0, "")
+    assert "CartPole-v1" in err
+    assert "finished at" in err
+    assert "checkpoint in b/checkpoints" in err
+
+
+def test_bench_json(call, tmp_path):
+    code, out, _ = call("bench", "CartPole-v1", "--preset", "debug", "--seconds", "0.3", "--json")
+    assert code == 0
+    assert len(out.splitlines()) == 1
+    result = json.loads(out)
+    assert set(result) >= {
+        "env", "preset", "runtime", "cores", "env_steps_per_s", "inference_steps_per_s", "burn_in_steps_per_s", "train_steps_per_s",
+        "limit_steps_per_s", "whole_steps_per_s", "efficiency"}
+    assert result["env"] == "CartPole-v1"
+    assert min(v for k, v in result.items() if k.endswith("_per_s")) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the paper's table (dice.tex, "Hyperparameters for Atari Experiments")
+
+PAPER = {
+    "env.image_size": 84, "env.action_repeat": 4, "env.frame_stack": 4, "env.full_action_space": True, "env.episodic_life": False,
+    "frames": 200_000_000, "sequence.reuse": 2, "runtime.num_envs": 160, "env.reward_shape": "log", "env.noop_max": 30,
+    "sequence.burn_in": 40, "sequence.length": 80, "sequence.batch": 64, "loss.discount": 0.997, "loss.value": 1.0, "loss.q": 10.0,
+    "loss.policy": 10.0, "loss.entropy": 0.0, "loss.c_bar": 1.05, "loss.rho_bar": 1.05, "network.lstm": 256,
+    "optimizer.weight_decay": 0.01, "optimizer.learning_rate": 5e-4, "optimizer.warmup": 4000.0, "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.98, "optimizer.eps": 1e-6, "optimizer.clip_norm": 50.0, "runtime.push_every": 25, "runtime.pull_every": 64,
+    "bandit.num_bandits": 7, "bandit.learning_rates": (0.05, 0.1, 0.2), "bandit.widths": (1, 2, 3), "bandit.num_candidates": 7,
+    "bandit.ucb_scale": 1.0, "bandit.max_inv_temperature": 50.0,
+    # Not in the table but in its spirit: no sticky actions, one vote, temperatures in the paper's own units.
+    "env.sticky_actions": 0.0, "behaviour.source": "bandit", "behaviour.scale": "raw", "network.last_action_reward": False,
+}
+
+
+def test_the_paper_preset_is_the_papers_table():
+    config = dicerl.preset("paper")
+    assert {name: get(config, name) for name in PAPER} == PAPER
+    rows = {name for name, (_, field) in fields_of().items() if field.metadata["paper"]}
+    assert rows - {"network.torso"} <= set(PAPER)  # every field that names a row of the table is checked here
+
+
+def test_the_paper_preset_has_the_deep_torso_and_anneals_to_zero():
+    config = dicerl.preset("paper")
+    atari = EnvSpec(name="pong", observation_shape=(4, 84, 84), observation_dtype=np.dtype(np.uint8), num_actions=18, action_repeat=4)
+    assert Network(config.network, atari).torso_name == "impala_deep"
+    total = learner.total_updates(config, 4)
+    assert total == 19532  # 200M frames / 4 * 2 / (64 * 80), rounded up
+    assert learner.schedule(config, 4000, total)[0] == pytest.approx(5e-4)
+    assert learner.schedule(config, 1999, total)[0] == pytest.approx(2.5e-4)
+    assert learner.schedule(config, 0, total)[1] == pytest.approx(0.01)
+    assert learner.schedule(config, total, total) == (0.0, 0.0)
