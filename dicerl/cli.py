@@ -49,8 +49,8 @@ def build_parser() -> Parser:
     again.add_argument("--quiet", action="store_true", help="show nothing while it trains")
 
     bench = commands.add_parser("bench", help="measure throughput", allow_abbrev=False,
-                                description="Agent steps per second of environment, inference and training alone (one thread each), the limit they set, "
-                                            "and the whole.",
+                                description="Agent steps per second of environment, inference and training alone (one thread each), "
+                                            "the limit they set, and the whole.",
                                 epilog="example: dicerl bench pong --seconds 30 --json")
     _add_config(bench)
     bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")

@@ -286,13 +286,14 @@ def validate(config: Config) -> Config:
         if not values or not all(0 <= v <= 1000 for v in values):
             raise ConfigError(name, values, "it needs at least one value, each between 0 and 1000")
     if config.runtime.num_actors > config.runtime.num_envs:
-        raise ConfigError("runtime.num_actors", config.runtime.num_actors, f"there are only {config.runtime.num_envs} environments (runtime.num_envs)")
+        raise ConfigError("runtime.num_actors", config.runtime.num_actors, f"runtime.num_envs is only {config.runtime.num_envs}")
     if config.sequence.burn_in > config.sequence.length:
         raise ConfigError("sequence.burn_in", config.sequence.burn_in, f"it must be at most sequence.length, {config.sequence.length}")
     if 0 < config.sequence.capacity < config.sequence.batch:
         raise ConfigError("sequence.capacity", config.sequence.capacity, f"it must hold a batch: at least {config.sequence.batch}")
     if config.bandit.accuracy > math.log1p(config.bandit.max_inv_temperature):
-        raise ConfigError("bandit.accuracy", config.bandit.accuracy, f"it leaves no tile: at most {math.log1p(config.bandit.max_inv_temperature):.3g}")
+        most = math.log1p(config.bandit.max_inv_temperature)
+        raise ConfigError("bandit.accuracy", config.bandit.accuracy, f"it leaves no tile; it must be at most {most:.3g}")
     return config
 
 

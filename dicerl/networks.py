@@ -163,7 +163,8 @@ class Network(nn.Module):
         features = self.torso(observation.flatten(0, 1)).unflatten(0, (steps, batch))
         x = features
         if self.config.last_action_reward:
-            assert last_action is not None and last_reward is not None
+            assert last_action is not None
+            assert last_reward is not None
             one_hot = nn.functional.one_hot(last_action + 1, self.num_actions + 1)[..., 1:].to(x.dtype)
             x = torch.cat([x, one_hot, last_reward.unsqueeze(-1)], -1)
         if self.lstm is not None:

@@ -25,7 +25,8 @@ from dicerl.run import Run
 # 3,600 steps in 8 or 9 checkpoints, 225 updates and more.
 OPTIONS = {
     "seed": 3, "frames": 3600, "tensorboard": False, "log_every": 3, "runtime.kind": "serial", "runtime.num_envs": 8,
-    "runtime.push_every": 2, "runtime.pull_every": 3, "sequence.batch": 6, "sequence.length": 6, "sequence.burn_in": 3, "optimizer.learning_rate": 3e-3,
+    "runtime.push_every": 5, "runtime.pull_every": 3, "sequence.batch": 5, "sequence.length": 6, "sequence.burn_in": 3,
+    "optimizer.learning_rate": 3e-3,
     "evaluation.every": 1200, "evaluation.max_steps": 40, "checkpoint.every": 400, "checkpoint.keep": 100,
 }
 TIMES = ("time", "elapsed", "frames_per_s", "sequence_age")  # differ from run to run

@@ -118,9 +118,9 @@ class BanditVote:
         self._rng = np.random.default_rng(seed)
         self.bandits = [
             Bandit(
-                mode=modes[self._rng.integers(len(modes))], left=left, right=right, accuracy=accuracy,
-                width=int(widths[self._rng.integers(len(widths))]),
-                learning_rate=float(learning_rates[self._rng.integers(len(learning_rates))]),
+                mode=modes[int(self._rng.integers(len(modes)))], left=left, right=right, accuracy=accuracy,
+                width=int(widths[int(self._rng.integers(len(widths)))]),
+                learning_rate=float(learning_rates[int(self._rng.integers(len(learning_rates)))]),
                 num_candidates=num_candidates, ucb_scale=ucb_scale,
             )
             for _ in range(num_bandits)

@@ -7,6 +7,7 @@ learner, the vote and the counters, not the sequences under way: a resumed run s
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Callable
@@ -370,7 +371,7 @@ class ProcessRuntime:
 def _split(total: int, parts: int) -> list[tuple[int, int]]:
     """[first, last) environment of each actor."""
     borders = [total * i // parts for i in range(parts + 1)]
-    return list(zip(borders[:-1], borders[1:], strict=True))
+    return list(itertools.pairwise(borders))
 
 
 def _how_it_ended(process: Any) -> str:
