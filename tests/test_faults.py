@@ -4,6 +4,7 @@ Starting processes is slow, so each scenario below is played once, three of them
 """
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -111,13 +112,15 @@ class Life:
 
     process: subprocess.Popen
     directory: Path  # of its logs
+    run: Path
+    quiet: bool
     code: int | None = None
-    seconds: float = 0.0  # from the signal to the end
+    seconds: float = 0.0  # end() waited for it
     leftover: dict = field(default_factory=dict)  # processes that outlived it
     saw: dict = field(default_factory=dict)
 
     @classmethod
-    def start(cls, directory, *args, script=None):
+    def start(cls, directory, *args, run=None, script=None):
         directory.mkdir(exist_ok=True, parents=True)
         (directory / "faulty.py").write_text(textwrap.dedent(ENVIRONMENTS))
         for name in ("made", "stepped"):
@@ -127,7 +130,8 @@ class Life:
         with (directory / "out").open("w") as out, (directory / "err").open("w") as err:
             process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
                                        env={**os.environ, "FAULTS": str(directory), "PYTHONPATH": path})
-        return cls(process, directory)
+        STARTED.append(process)
+        return cls(process, directory, run or directory / "run", "--quiet" in args)
 
     @property
     def out(self):
@@ -141,54 +145,65 @@ class Life:
         return [int(line) for line in (self.directory / name).read_text().split()]
 
     def children(self):
-        """Children of the supervisor that are its own, not Python's bookkeeping."""
-        return {pid for pid, (parent, line) in processes(self.process.pid).items() if parent == self.process.pid and "resource_tracker" not in line}
+        """Children of the supervisor, without Python's bookkeeper."""
+        family = processes(self.process.pid)
+        return {pid for pid, (parent, line) in family.items() if parent == self.process.pid and "resource_tracker" not in line}
 
-    def check_alive(self):
-        assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.err}"
-        return True
+    def find(self, condition, what):
+        """Wait for something to happen while the process lives."""
+        def alive_and_found():
+            assert self.process.poll() is None, f"it ended with {self.process.returncode} before: {what}; {self.err}"
+            return condition()
+
+        return until(alive_and_found, what)
 
     def actor(self, but=()):
-        """The process that steps the environments, once it has taken some steps and the supervisor heard of them."""
-        def find():
-            return self.check_alive() and [pid for pid in self.pids("stepped") if pid not in but and pid in self.children() | {self.process.pid}]
+        """The process that steps the environments (the supervisor itself in the serial runtime), once it has taken some steps."""
+        def stepping():
+            return [pid for pid in self.pids("stepped") if pid not in but and pid in self.children() | {self.process.pid}]
 
-        return until(find, "an actor that steps")[0]
+        return self.find(stepping, "an actor steps")[0]
 
-    def evaluator(self, but):
-        def find():
-            return self.check_alive() and [pid for pid in self.pids("made") if pid not in {*but, self.process.pid} and pid in self.children()]
-
-        return until(find, "an evaluator")[0]
+    def evaluator(self, actors):
+        """A child that made environments and is no actor."""
+        return self.find(lambda: set(self.pids("made")) & self.children() - set(actors), "an evaluator starts").pop()
 
     def learner(self):
         """The child that made no environment."""
         self.actor()
-        return until(lambda: self.children() - set(self.pids("made")), "a learner").pop()
+        return self.find(lambda: self.children() - set(self.pids("made")), "a learner starts").pop()
 
-    def end(self, seconds=PATIENCE):
+    def end(self):
         """Wait for its end, then for its children's."""
         began = time.monotonic()
         try:
-            self.code = self.process.wait(seconds)
+            self.code = self.process.wait(PATIENCE)
             self.seconds = time.monotonic() - began
             with contextlib.suppress(AssertionError):
-                until(lambda: not processes(self.process.pid), "no process left", 10)
+                until(lambda: not processes(self.process.pid), "no process is left", 10)
         finally:
             self.leftover = processes(self.process.pid)
-            for pid in self.leftover:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.wait()
+            kill(self.process)
         self.saw |= {"out": self.out, "err": self.err}
         return self
 
 
-def arguments(runtime, env="Slow-v0", run="run", **fields):
-    values = {"runtime.kind": runtime, "frames": FRAMES, "runtime.num-envs": 8, "runtime.num-actors": 1 if runtime == "process" else 0,
-              "sequence.batch": 8, "sequence.length": 16, "sequence.burn-in": 0, "checkpoint.every": 1_500, "evaluation.every": 0,
-              "log-every": 1, "tensorboard": False, **{k.replace("__", ".").replace("_", "-"): v for k, v in fields.items()}}
-    return ["train", f"faulty:{env}", "--preset", "debug", "--run-dir", run, *[part for k, v in values.items() for part in (f"--{k}", str(v))]]
+STARTED = []
+
+
+def kill(process):
+    """A process and what it left in its session."""
+    for pid in processes(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def arguments(runtime, env="Slow-v0", run="run", **changes):
+    fields = {"runtime.kind": runtime, "frames": FRAMES, "runtime.num_envs": 8, "runtime.num_actors": 1 if runtime == "process" else 0,
+              "sequence.batch": 8, "sequence.length": 16, "sequence.burn_in": 0, "checkpoint.every": 1_500, "evaluation.every": 0,
+              "log_every": 1, "tensorboard": False, "run_dir": run, **{k.replace("__", "."): v for k, v in changes.items()}}
+    return ["train", f"faulty:{env}", "--preset", "debug", *[f"--{name}={value}" for name, value in fields.items()]]
 
 
 def events(run, name):
@@ -204,16 +219,84 @@ def failed_with_one_line(life, *fragments):
     lines = err.splitlines()
     about = [line for line in lines if line.startswith("dicerl: ")]
     assert about[-1] == lines[-1]
-    assert len(about) == (1 if "--quiet" in life.process.args else 2)  # the first says what is trained
+    assert len(about) == (1 if life.quiet else 2)  # the first says what is trained
+    assert not life.quiet or len(lines) == 1
     for fragment in fragments:
         assert fragment in lines[-1], lines[-1]
-    return lines[-1]
 
 
 # --- scenarios
 
+SCENARIOS = {}
 
-def play_supervision(directory):
+
+def scenario(play):
+    """A fixture that gives what ``play(directory)`` returned."""
+    SCENARIOS[play.__name__] = play
+
+    @pytest.fixture(scope="module", name=play.__name__)
+    def outcome(played):
+        return played[play.__name__].result()
+
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def played(request, tmp_path_factory):
+    """Starts the scenarios that the chosen tests ask for, three at a time."""
+    wanted = {name for item in request.session.items if item.path == request.path for name in item.fixturenames}
+    with ThreadPoolExecutor(3) as pool:
+        yield {name: pool.submit(play, tmp_path_factory.mktemp(name)) for name, play in SCENARIOS.items() if name in wanted}
+        pool.shutdown(cancel_futures=True)
+    for process in STARTED:
+        kill(process)
+
+
+@scenario
+def story(directory):
+    """One run in five lives: the parent is killed, the learner is killed, Ctrl-C, SIGTERM to all of them, then to its end."""
+    run = directory / "run"
+    shared = set(os.listdir("/dev/shm"))
+    lives = {}
+
+    killed = lives["killed"] = Life.start(directory / "1", *arguments("process", run=run), run=run)
+    killed.actor()
+
+    def beyond_a_checkpoint():
+        found = checkpoint.checkpoints_of(run)
+        lines = read_lines(run / "metrics.jsonl") if found else []
+        return lines and lines[-1]["updates"] > int(found[-1].name)
+
+    killed.find(beyond_a_checkpoint, "metrics from after a checkpoint are on disk")
+    killed.saw["children"] = killed.children()
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.end()
+    with contextlib.suppress(AssertionError):
+        until(lambda: not set(os.listdir("/dev/shm")) - shared, "nothing new in /dev/shm", 10)
+    killed.saw |= {"shared": set(os.listdir("/dev/shm")) - shared, "metrics": read_lines(run / "metrics.jsonl"), "saved": checkpoint.newest(run)[1]}
+
+    headless = lives["headless"] = Life.start(directory / "2", "resume", run, run=run)
+    os.kill(headless.learner(), signal.SIGKILL)
+    headless.end()
+
+    for name, number in (("interrupted", signal.SIGINT), ("terminated", signal.SIGTERM)):
+        life = lives[name] = Life.start(directory / name, "resume", run, run=run)
+        life.actor()
+        stop(life, number)
+    lives["last"] = Life.start(directory / "5", "resume", run, "--json", run=run).end()
+    return lives
+
+
+def stop(life, number):
+    """A signal to everything in its process group, as a terminal or `timeout` sends it."""
+    os.killpg(life.process.pid, number)
+    life.end()
+    life.saw |= {"saved": checkpoint.newest(life.run)[1], "last line": read_lines(life.run / "metrics.jsonl")[-1],
+                 "folders": [p.name for p in (life.run / "checkpoints").iterdir()]}
+
+
+@scenario
+def supervision(directory):
     """Kill the actor, stop its successor, kill the evaluator; then let the run finish."""
     life = Life.start(directory, *arguments("process", runtime__stuck_seconds=3, evaluation__every=1_000, evaluation__episodes=2))
     first = life.actor()
@@ -221,88 +304,50 @@ def play_supervision(directory):
     second = life.actor(but=[first])
     os.kill(second, signal.SIGSTOP)
     stopped = time.time()
-    replaced = until(lambda: life.check_alive() and [e for e in events(directory / "run", "actor_replaced") if "did nothing" in e["reason"]],
-                     "the stuck actor is replaced")
+    replaced = life.find(lambda: events(life.run, "actor_replaced")[1:], "the stuck actor is replaced")
     third = life.actor(but=[first, second])
-    evaluator = life.evaluator(but=[first, second, third])
+    evaluator = life.evaluator([first, second, third])
     os.kill(evaluator, signal.SIGKILL)
     life.end()
-    life.saw |= {"wait": replaced[0]["time"] - stopped, "actors": (first, second, third), "evaluator": evaluator}
+    life.saw |= {"wait": replaced[0]["time"] - stopped}
     return life
 
 
-def play_restarts(directory):
+@scenario
+def serial_story(directory):
+    """One process: Ctrl-C, then SIGTERM, then to its end."""
+    run = directory / "run"
+    lives = {}
+    for name, number, args in (
+            ("interrupted", signal.SIGINT, arguments("serial", run=run, frames=3_000)), ("terminated", signal.SIGTERM, ["resume", run])):
+        life = lives[name] = Life.start(directory / name, *args, run=run)
+        life.actor()
+        with contextlib.suppress(DicerlError):
+            Run.open(run).lock()
+            life.saw["not locked"] = True
+        stop(life, number)
+    lives["last"] = Life.start(directory / "3", "resume", run, "--json", run=run).end()
+    return lives
+
+
+@scenario
+def restarts(directory):
     return Life.start(directory, *arguments("process", "Dies-v0", runtime__max_restarts=1)).end()
 
 
-def play_story(directory):
-    """One run in five lives: the parent is killed, the learner is killed, Ctrl-C, SIGTERM to all of them, then to its end."""
-    run = directory / "run"
-    shared_before = set(os.listdir("/dev/shm"))
-    lives = {}
-
-    killed = lives["killed"] = Life.start(directory / "1", *arguments("process", run=run))
-    killed.actor()
-
-    def beyond_a_checkpoint():
-        found = checkpoint.checkpoints_of(run)
-        lines = read_lines(run / "metrics.jsonl") if found else []
-        return killed.check_alive() and lines and lines[-1]["updates"] > int(found[-1].name)
-
-    until(beyond_a_checkpoint, "metrics from after the first checkpoint")
-    killed.saw["children"] = killed.children()
-    os.kill(killed.process.pid, signal.SIGKILL)
-    killed.end()
-    killed.saw["metrics"] = read_lines(run / "metrics.jsonl")
-    killed.saw["shared"] = until(lambda: [set(os.listdir("/dev/shm")) - shared_before], "a listing")[0]
-    killed.saw["checkpoint"] = checkpoint.newest(run)[1]
-
-    headless = lives["headless"] = Life.start(directory / "2", "resume", run)
-    os.kill(headless.learner(), signal.SIGKILL)
-    headless.end()
-
-    for name, number in (("interrupted", signal.SIGINT), ("terminated", signal.SIGTERM)):
-        life = lives[name] = Life.start(directory / name, "resume", run)
-        life.actor()
-        os.killpg(life.process.pid, number)
-        life.end()
-        life.saw["updates"] = checkpoint.newest(run)[1]["updates"]
-        life.saw["last line"] = read_lines(run / "metrics.jsonl")[-1]
-        life.saw["folders"] = sorted(p.name for p in (run / "checkpoints").iterdir())
-
-    lives["last"] = Life.start(directory / "5", "resume", run, "--json").end()
-    return lives
-
-
-def play_serial_story(directory):
-    """The same in one process: Ctrl-C, then SIGTERM, then to its end."""
-    run = directory / "run"
-    lives = {}
-    for name, number, args in (("interrupted", signal.SIGINT, arguments("serial", run=run, frames=3_000)), ("terminated", signal.SIGTERM, ["resume", run])):
-        life = lives[name] = Life.start(directory / name, *args)
-        life.actor()
-        with pytest.raises(DicerlError) as caught:  # it is alive: nobody else may write
-            Run.open(run).lock()
-        life.saw["locked"] = str(caught.value)
-        os.killpg(life.process.pid, number)
-        life.end()
-        life.saw["updates"] = checkpoint.newest(run)[1]["updates"]
-        life.saw["last line"] = read_lines(run / "metrics.jsonl")[-1]
-        life.saw["folders"] = sorted(p.name for p in (run / "checkpoints").iterdir())
-    lives["last"] = Life.start(directory / "3", "resume", run, "--json").end()
-    return lives
-
-
-def play_raises(directory):
+@scenario
+def raises(directory):
     return Life.start(directory, *arguments("process", "Raises-v0"), "--quiet").end()
 
 
-def play_nan(directory):
+@scenario
+def not_finite(directory):
     return Life.start(directory, *arguments("process", "Nan-v0"), "--quiet").end()
 
 
-def play_slow_learner(directory):
-    """Actors wait for free slots longer than stuck_seconds: they are idle, not stuck."""
+@scenario
+def slow_learner(directory):
+    """The collector stays full for longer than stuck_seconds."""
     return Life.start(directory, script="""
         import time
         import dicerl
@@ -313,158 +358,131 @@ def play_slow_learner(directory):
     """).end()
 
 
-def play_disk(directory, runtime):
-    """A disk with room for one checkpoint (1.7 MB) but not for two; without the right to mount one, a limit on the size of files."""
+def fill_a_disk(directory, runtime):
+    """A disk with room for one checkpoint (1.9 MB) but not for two; without the right to mount one, a limit on the size of files."""
     disk = directory / "disk"
-    disk.mkdir(parents=True)
+    disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", disk], capture_output=True, check=False).returncode == 0
     run = disk / "run"
     try:
-        life = Life.start(directory, *arguments(runtime, run=run, network__hidden=128, network__lstm=128, checkpoint__every=1_000))
+        life = Life.start(directory, *arguments(runtime, run=run, network__hidden=128, network__lstm=128, checkpoint__every=1_000), run=run)
         if not mounted:
-            until(lambda: life.check_alive() and checkpoint.checkpoints_of(run), "a checkpoint")
+            life.find(lambda: checkpoint.checkpoints_of(run), "a checkpoint")
             for pid in processes(life.process.pid):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (400_000, 400_000))
         life.end()
-        life.saw["reason"] = "No space left on device" if mounted else "File too large"
-        life.saw["folders"] = sorted(p.name for p in (run / "checkpoints").iterdir())
-        life.saw["newest"] = checkpoint.newest(run)
-        life.saw["tensors"] = {name: checkpoint.read_tensors(life.saw["newest"][0], name) for name in ("model", "optimizer")}
+        path, state = checkpoint.newest(run)
+        tensors = {name: len(checkpoint.read_tensors(path, name)) for name in ("model", "optimizer")}
+        life.saw |= {"reason": "No space left on device" if mounted else "File too large", "newest": path, "state": state, "tensors": tensors,
+                     "folders": [p.name for p in (run / "checkpoints").iterdir()]}
     finally:
         if mounted:
-            subprocess.run(["umount", disk], check=True)
+            gc.collect()  # tensors may hold their file
+            subprocess.run(["umount", "--lazy", disk], capture_output=True, check=True)
     return life
 
 
-SCENARIOS = {
-    "story": play_story, "supervision": play_supervision, "restarts": play_restarts, "serial_story": play_serial_story, "raises": play_raises,
-    "nan": play_nan, "slow_learner": play_slow_learner, "disk_process": lambda d: play_disk(d, "process"),
-    "disk_serial": lambda d: play_disk(d, "serial"),
-}
+@scenario
+def full_disk(directory):
+    return fill_a_disk(directory, "process")
 
 
-@pytest.fixture(scope="module")
-def played(request, tmp_path_factory):
-    """Starts the scenarios the collected tests ask for; gives their outcomes."""
-    wanted = {item.get_closest_marker("scenario").args[0] for item in request.session.items
-              if item.path == request.path and item.get_closest_marker("scenario")}
-    with ThreadPoolExecutor(3) as pool:
-        yield {name: pool.submit(play, tmp_path_factory.mktemp(name)) for name, play in SCENARIOS.items() if name in wanted}
-
-
-@pytest.fixture
-def outcome(request, played):
-    return played[request.node.get_closest_marker("scenario").args[0]].result()
-
-
-scenario = pytest.mark.scenario
+@scenario
+def full_disk_serial(directory):
+    return fill_a_disk(directory, "serial")
 
 
 # --- actors and the evaluator
 
 
-@scenario("supervision")
-def test_a_killed_actor_is_replaced_and_the_run_finishes(outcome):
-    run = outcome.directory / "run"
-    assert outcome.code == 0, outcome.saw["err"]
-    replaced = events(run, "actor_replaced")
-    assert replaced[0]["reason"] == "was killed by SIGKILL"
-    assert replaced[0]["actor"] == 0
-    assert replaced[0]["restarts"] == 1
-    assert "actor 0 was killed by SIGKILL; replaced" in outcome.saw["err"]
-    assert read_lines(run / "metrics.jsonl")[-1]["frames"] >= FRAMES
-    assert checkpoint.newest(run)[1]["frames"] >= FRAMES
-    assert outcome.leftover == {}
+def test_a_killed_actor_is_replaced_and_the_run_finishes(supervision):
+    assert supervision.code == 0, supervision.saw["err"]
+    replaced = events(supervision.run, "actor_replaced")[0]
+    assert (replaced["actor"], replaced["restarts"], replaced["reason"]) == (0, 1, "was killed by SIGKILL")
+    assert "actor 0 was killed by SIGKILL; replaced" in supervision.saw["err"]
+    assert read_lines(supervision.run / "metrics.jsonl")[-1]["frames"] >= FRAMES
+    assert checkpoint.newest(supervision.run)[1]["frames"] >= FRAMES
+    assert supervision.leftover == {}
 
 
-@scenario("supervision")
-def test_a_stuck_actor_is_replaced_within_stuck_seconds(outcome):
-    replaced = events(outcome.directory / "run", "actor_replaced")
-    assert [e["reason"] for e in replaced[1:]] == ["did nothing for 3 s"]
-    assert 1.0 < outcome.saw["wait"] < 3.0 + 3.0  # its last word may be a little older than the signal
-    assert len(set(outcome.saw["actors"])) == 3
+def test_a_stuck_actor_is_replaced_within_stuck_seconds(supervision):
+    assert [e["reason"] for e in events(supervision.run, "actor_replaced")][1:] == ["did nothing for 3 s"]
+    assert 1.5 < supervision.saw["wait"] < 3 + 3  # its last word may be a little older than the signal
+    assert len(set(supervision.pids("stepped"))) >= 3
 
 
-@scenario("supervision")
-def test_a_killed_evaluator_costs_one_evaluation_and_not_the_run(outcome):
-    run = outcome.directory / "run"
-    assert [e["reason"] for e in events(run, "evaluator_died")] == ["was killed by SIGKILL"]
-    assert "the evaluator was killed by SIGKILL" in outcome.saw["err"]
-    assert outcome.code == 0
-    assert outcome.saw["evaluator"] not in outcome.saw["actors"]
+def test_a_killed_evaluator_costs_one_evaluation_and_not_the_run(supervision):
+    assert [e["reason"] for e in events(supervision.run, "evaluator_died")] == ["was killed by SIGKILL"]
+    assert "the evaluator was killed by SIGKILL" in supervision.saw["err"]
+    assert supervision.code == 0
 
 
-@scenario("restarts")
-def test_too_many_replacements_end_the_run_with_the_reason(outcome):
-    failed_with_one_line(outcome, "actor 0", "replaced 2 times", "runtime.max_restarts is 1", "was killed by SIGKILL")
-    run = outcome.directory / "run"
-    assert [e["restarts"] for e in events(run, "actor_replaced")] == [1, 2]
-    assert "replaced 2 times" in events(run, "failed")[0]["reason"]
-    assert len(set(outcome.pids("stepped"))) == 2
+def test_too_many_replacements_end_the_run_with_the_reason(restarts):
+    failed_with_one_line(restarts, "actor 0", "replaced 2 times", "runtime.max_restarts is 1", "was killed by SIGKILL")
+    assert [e["restarts"] for e in events(restarts.run, "actor_replaced")] == [1, 2]
+    assert "replaced 2 times" in events(restarts.run, "failed")[0]["reason"]
+    assert len(set(restarts.pids("stepped"))) == 2
 
 
-@scenario("slow_learner")
-def test_an_actor_that_waits_for_a_slow_learner_is_not_stuck(outcome):
-    assert outcome.code == 0, outcome.saw["err"]
-    assert events(outcome.directory / "run", "actor_replaced") == []
+def test_an_actor_that_waits_for_a_slow_learner_is_not_stuck(slow_learner):
+    assert slow_learner.code == 0, slow_learner.saw["err"]
+    assert events(slow_learner.run, "actor_replaced") == []
 
 
 # --- the parent and the learner
 
 
-@scenario("story")
-def test_a_killed_parent_takes_its_children_along(outcome):
-    killed = outcome["killed"]
+def test_a_killed_parent_takes_its_children_along(story):
+    killed = story["killed"]
     assert killed.code == -signal.SIGKILL
     assert len(killed.saw["children"]) == 2
     assert killed.leftover == {}
     assert killed.saw["shared"] == set()
 
 
-@scenario("story")
-def test_a_killed_learner_ends_the_run_quickly_with_its_name_and_the_signal(outcome):
-    headless = outcome["headless"]
-    run = Path(outcome["killed"].process.args[outcome["killed"].process.args.index("--run-dir") + 1])
-    failed_with_one_line(headless, "the learner was killed by SIGKILL", f"dicerl resume {run}")
-    assert headless.seconds < 10
+def test_a_killed_learner_ends_the_run_quickly_with_its_name_and_the_signal(story):
+    failed_with_one_line(story["headless"], "the learner was killed by SIGKILL", f"dicerl resume {story['headless'].run}")
+    assert story["headless"].seconds < 10
 
 
-@scenario("story")
+def test_ctrl_c_stops_with_a_checkpoint(story):
+    check_clean_stop(story["interrupted"])
+
+
+def test_sigterm_to_everybody_stops_with_a_checkpoint(story):
+    check_clean_stop(story["terminated"])
+
+
 @pytest.mark.parametrize("name", ["interrupted", "terminated"])
-def test_ctrl_c_and_sigterm_stop_with_a_checkpoint(outcome, name):
-    check_clean_stop(outcome[name])
-
-
-@scenario("serial_story")
-@pytest.mark.parametrize("name", ["interrupted", "terminated"])
-def test_ctrl_c_and_sigterm_stop_with_a_checkpoint_in_one_process(outcome, name):
-    check_clean_stop(outcome[name])
-    assert "in use by another process" in outcome[name].saw["locked"]
+def test_the_serial_runtime_stops_with_a_checkpoint(serial_story, name):
+    check_clean_stop(serial_story[name])
 
 
 def check_clean_stop(life):
-    err, run = life.saw["err"], life.process.args[life.process.args.index("resume") + 1] if "resume" in life.process.args else (
-        life.process.args[life.process.args.index("--run-dir") + 1])
+    err = life.saw["err"]
     assert life.code == 0, err
     assert life.leftover == {}
     assert "Traceback" not in err
     assert life.seconds < 30
-    assert err.splitlines()[-1] == f"to continue: dicerl resume {run}"
     assert err.count("stopping after a checkpoint") == 1
-    assert "dicerl: the learner" not in err
-    # The checkpoint is the newest thing the run did, and nothing half-written lies beside it.
-    assert life.saw["updates"] == life.saw["last line"]["updates"]
+    assert err.splitlines()[-1] == f"to continue: dicerl resume {life.run}"
+    # The checkpoint is the last thing the run did, and nothing half-written lies beside it.
+    assert life.saw["saved"]["updates"] == life.saw["last line"]["updates"]
+    assert f"stopped at {life.saw['saved']['frames']:,} frames, {life.saw['saved']['updates']:,} updates" in err
     assert all(name.isdigit() for name in life.saw["folders"])
 
 
-@scenario("story")
-def test_the_run_finishes_after_all_of_that(outcome):
-    check_finished(outcome, FRAMES)
+def test_a_run_that_trains_is_locked(serial_story):
+    assert "not locked" not in serial_story["interrupted"].saw
+    assert "not locked" not in serial_story["terminated"].saw
 
 
-@scenario("serial_story")
-def test_the_serial_run_finishes_too(outcome):
-    check_finished(outcome, 3_000)
+def test_the_run_finishes_after_all_of_that(story):
+    check_finished(story, FRAMES)
+
+
+def test_the_serial_run_finishes_too(serial_story):
+    check_finished(serial_story, 3_000)
 
 
 def check_finished(lives, frames):
@@ -474,22 +492,20 @@ def check_finished(lives, frames):
     summary = json.loads(last.saw["out"])
     assert summary["complete"] is True
     assert frames <= summary["frames"] < frames + 1_000
-    run = Path(summary["run"])
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]  # every line is whole
+    lines = [json.loads(line) for line in (last.run / "metrics.jsonl").read_text().splitlines()]  # every line is whole
     for name in ("agent_steps", "frames", "updates"):
         values = [line[name] for line in lines]
         assert values == sorted(values), f"{name} jumps back"
     trained = [line["updates"] for line in lines if line["kind"] == "train"]
     assert trained == list(range(1, summary["updates"] + 1))  # log_every is 1: none twice, none missing
-    assert [line["event"] for line in lines if line.get("event") in ("start", "resume")] == ["start"] + ["resume"] * (len(lives) - 1)
-    assert checkpoint.newest(run)[1]["frames"] == summary["frames"]
+    assert [line.get("event") for line in lines].count("start") == 1
+    assert "resume" in [line.get("event") for line in lines]
+    assert checkpoint.newest(last.run)[1]["frames"] == summary["frames"]
 
 
-@scenario("story")
-def test_what_a_killed_run_wrote_after_its_checkpoint_is_set_aside(outcome):
-    run = Path(json.loads(outcome["last"].saw["out"])["run"])
-    saved = outcome["killed"].saw["checkpoint"]["updates"]
-    lost = [line for line in outcome["killed"].saw["metrics"] if line["updates"] > saved]
+def test_what_a_killed_run_wrote_after_its_checkpoint_is_set_aside(story):
+    killed, run = story["killed"], story["last"].run
+    lost = [line for line in killed.saw["metrics"] if line["updates"] > killed.saw["saved"]["updates"]]
     assert lost
     assert lost[0] in read_lines(run / "metrics.discarded.jsonl")
     assert lost[0] not in read_lines(run / "metrics.jsonl")
@@ -498,22 +514,20 @@ def test_what_a_killed_run_wrote_after_its_checkpoint_is_set_aside(outcome):
 # --- broken environments
 
 
-@scenario("raises")
-def test_an_environment_that_raises_ends_the_run(outcome):
-    failed_with_one_line(outcome, "faulty:Raises-v0 raised in step", "RuntimeError: the engine is on fire")
-    assert "raised in step" in events(outcome.directory / "run", "failed")[0]["reason"]
+def test_an_environment_that_raises_ends_the_run(raises):
+    failed_with_one_line(raises, "faulty:Raises-v0 raised in step", "RuntimeError: the engine is on fire")
+    assert "raised in step" in events(raises.run, "failed")[0]["reason"]
 
 
-@scenario("nan")
-def test_rewards_that_are_not_finite_end_the_run(outcome):
-    failed_with_one_line(outcome, "faulty:Nan-v0 gave the reward nan", "must be finite")
+def test_rewards_that_are_not_finite_end_the_run(not_finite):
+    failed_with_one_line(not_finite, "faulty:Nan-v0 gave the reward nan", "must be finite")
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("env", "message"),
     [("Raises", "faulty:Raises-v0 raised in step (environment 0): RuntimeError: the engine is on fire"),
-     ("Nan", "faulty:Nan-v0 gave the reward nan; rewards must be finite")])
+     ("Nan", "faulty:Nan-v0 gave the reward nan; rewards must be finite")], ids=["raises", "not finite"])
 def test_broken_environments_in_the_serial_runtime(tmp_path, monkeypatch, capfd, env, message):
     (tmp_path / "faulty.py").write_text(textwrap.dedent(ENVIRONMENTS))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -522,8 +536,7 @@ def test_broken_environments_in_the_serial_runtime(tmp_path, monkeypatch, capfd,
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments("serial", f"{env}-v0"), "--quiet"])
     assert ended.value.code == 2
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", f"dicerl: {message}\n")
+    assert capfd.readouterr() == ("", f"dicerl: {message}\n")
     assert events(tmp_path / "run", "failed")
     Run.open(tmp_path / "run").lock()  # nobody holds it any more
 
@@ -531,10 +544,17 @@ def test_broken_environments_in_the_serial_runtime(tmp_path, monkeypatch, capfd,
 # --- a full disk
 
 
-@pytest.mark.parametrize("runtime", [pytest.param("process", marks=scenario("disk_process")), pytest.param("serial", marks=scenario("disk_serial"))])
-def test_a_full_disk_ends_the_run_and_spares_the_earlier_checkpoint(outcome, runtime):
-    folder, state = outcome.saw["newest"]
-    failed_with_one_line(outcome, "the checkpoint could not be written", outcome.saw["reason"], f"{folder} is complete and kept")
-    assert outcome.saw["folders"] == [folder.name]
-    assert state["updates"] == int(folder.name) > 0
-    assert all(outcome.saw["tensors"].values())
+def test_a_full_disk_ends_the_run_and_spares_the_earlier_checkpoint(full_disk):
+    check_full_disk(full_disk)
+
+
+def test_a_full_disk_in_the_serial_runtime(full_disk_serial):
+    check_full_disk(full_disk_serial)
+
+
+def check_full_disk(life):
+    newest = life.saw["newest"]
+    failed_with_one_line(life, "the checkpoint could not be written", life.saw["reason"], f"{newest} is complete and kept")
+    assert life.saw["folders"] == [newest.name]  # and nothing half-written beside it
+    assert life.saw["state"]["updates"] == int(newest.name) > 0
+    assert min(life.saw["tensors"].values()) > 0
