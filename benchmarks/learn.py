@@ -38,8 +38,10 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "catch": [["dicerl.envs.toy:Catch-v0", "--preset", "classic", "--frames", "60000", "--seed", str(s)] for s in range(3)],
     "minatar": minatar(("dice", "baseline")),
     "minatar_ablation": minatar(("random", "entropy")),
-    "freeway": [["freeway", "--preset", "laptop", "--frames", "1000000", "--seed", "0"]],
-    "pong": [["pong", "--preset", "laptop", "--seed", "0"]],
+    # Serial: anybody gets the same numbers, and two runs fit on two cores. The default runtime (process) beside it, once.
+    "freeway": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", "0"]],
+    "freeway_process": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "process", "--seed", "0"]],
+    "pong": [["pong", "--preset", "laptop", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", "0"]],
 }
 
 
