@@ -28,7 +28,7 @@ MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
 
 def minatar(variants: tuple[str, ...]) -> list[list[str]]:
     return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, "--seed", str(seed)]
-            for game in MINATAR for variant in variants for seed in range(3)]
+            for variant in variants for game in MINATAR for seed in range(3)]
 
 
 MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "300000"]

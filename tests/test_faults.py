@@ -26,12 +26,12 @@ from dicerl.run import Run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc"),
-    pytest.mark.timeout(280),
+    pytest.mark.timeout(600),
 ]
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
-PATIENCE = 60.0  # seconds for anything that must happen at all; a busy machine starts processes slowly
-FRAMES = 6_000
+PATIENCE = 120.0  # seconds for anything that must happen at all: a busy machine starts processes slowly
+FRAMES = 5_000
 
 # Environments that log who made them and who steps, so that the tests know which process is the actor.
 ENVIRONMENTS = """
@@ -201,7 +201,7 @@ def kill(process):
 
 def arguments(runtime, env="Slow-v0", run="run", **changes):
     fields = {"runtime.kind": runtime, "frames": FRAMES, "runtime.num_envs": 8, "runtime.num_actors": 1 if runtime == "process" else 0,
-              "sequence.batch": 8, "sequence.length": 16, "sequence.burn_in": 0, "checkpoint.every": 1_500, "evaluation.every": 0,
+              "sequence.batch": 8, "sequence.length": 16, "sequence.burn_in": 0, "checkpoint.every": 1_600, "evaluation.every": 0,
               "log_every": 1, "tensorboard": False, "run_dir": run, **{k.replace("__", "."): v for k, v in changes.items()}}
     return ["train", f"faulty:{env}", "--preset", "debug", *[f"--{name}={value}" for name, value in fields.items()]]
 
@@ -298,7 +298,7 @@ def stop(life, number):
 @scenario
 def supervision(directory):
     """Kill the actor, stop its successor, kill the evaluator; then let the run finish."""
-    life = Life.start(directory, *arguments("process", runtime__stuck_seconds=3, evaluation__every=1_000, evaluation__episodes=2))
+    life = Life.start(directory, *arguments("process", runtime__stuck_seconds=8, evaluation__every=1_000, evaluation__episodes=2))
     first = life.actor()
     os.kill(first, signal.SIGKILL)
     second = life.actor(but=[first])
@@ -352,9 +352,9 @@ def slow_learner(directory):
         import time
         import dicerl
         import faulty
-        config = dicerl.preset("debug", frames=160, runtime__kind="process", runtime__stuck_seconds=2, run_dir="run", tensorboard=False,
+        config = dicerl.preset("debug", frames=160, runtime__kind="process", runtime__stuck_seconds=5, run_dir="run", tensorboard=False,
                                evaluation__every=0, checkpoint__every=0)
-        dicerl.train(config, faulty.Slow, quiet=True, on_batch=lambda learner, batch: time.sleep(1.3 if learner.updates < 6 else 0.0))
+        dicerl.train(config, faulty.Slow, quiet=True, on_batch=lambda learner, batch: time.sleep(3.0 if learner.updates < 3 else 0.0))
     """).end()
 
 
@@ -406,8 +406,8 @@ def test_a_killed_actor_is_replaced_and_the_run_finishes(supervision):
 
 
 def test_a_stuck_actor_is_replaced_within_stuck_seconds(supervision):
-    assert [e["reason"] for e in events(supervision.run, "actor_replaced")][1:] == ["did nothing for 3 s"]
-    assert 1.5 < supervision.saw["wait"] < 3 + 3  # its last word may be a little older than the signal
+    assert [e["reason"] for e in events(supervision.run, "actor_replaced")][1:] == ["did nothing for 8 s"]
+    assert 5 < supervision.saw["wait"] < 8 + 4  # its last word may be a little older than the signal
     assert len(set(supervision.pids("stepped"))) >= 3
 
 

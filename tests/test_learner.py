@@ -61,20 +61,23 @@ def test_weight_decay_falls_linearly_to_0(warmup):
     np.testing.assert_allclose(decay[20:], 0.0)
 
 
-def test_an_update_uses_the_schedule():
-    learner, batch = probe.learner_and_batch(**{"optimizer.warmup": 4.0})
+def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
+    """Reset steps are no data: progress is counted in batches of valid steps, so that the rates reach 0 with the last step."""
+    learner, batch = probe.learner_and_batch(**{"optimizer.warmup": 2.0})
+    fraction = batch["valid"][BURN_IN:-1].mean()
+    assert 0.8 < fraction < 1.0
     for update in range(6):
         told = learner.update(batch, diagnose=True)
-        rate, decay = schedule(learner.config, update, learner.total)
-        assert (told["learning_rate"], told["weight_decay"]) == (rate, decay)
-        assert [(g["lr"], g["weight_decay"]) for g in learner.optimizer.param_groups] == [(rate, decay)]
+        expected = schedule(learner.config, update * fraction, learner.total)
+        assert (told["learning_rate"], told["weight_decay"]) == pytest.approx(expected)
+        assert [(g["lr"], g["weight_decay"]) for g in learner.optimizer.param_groups] == [pytest.approx(expected)]
         assert learner.updates == update + 1
 
 
 def test_at_the_end_of_the_run_nothing_moves():
     learner, batch = probe.learner_and_batch()
     learner.update(batch)
-    learner.updates = learner.total
+    learner.steps_trained = learner.total * batch["valid"][BURN_IN:-1].size
     before = flat_state(learner.network)
     learner.update(batch)
     assert torch.equal(flat_state(learner.network), before)
@@ -311,13 +314,25 @@ def test_diagnostics_say_what_they_are_named_after():
         "c_clipped": (ratio > 1.05).mean(), "entropy": -(pi * np.log(pi)).sum(-1).mean(), "value_mean": value.mean(),
         "value_std": value.std(), "advantage_std": head.std(-1).mean(), "advantage_scale": 1.0,
         "policy_lag": lag.mean(), "policy_lag_max": lag.max(),
-        "dead_units": (features <= 0).all(0).mean(), "feature_spread": features.std(0).mean(), "valid_fraction": valid.mean(),
+        "dead_units": (features == features[0]).all(0).mean(), "feature_spread": features.std(0).mean(), "valid_fraction": valid.mean(),
         "inv_temperature_mean": batch["inv_temperature"][BURN_IN:-1][valid].mean(),
     }
     for name, x in expected.items():
         assert told[name] == pytest.approx(float(x), rel=1e-4, abs=1e-6), name
     assert 5.0 <= told["sequence_age"] < 60.0 + time.time() - batch["created"].mean()
     assert {round(x) for x in (told["policy_lag"], told["policy_lag_max"])} <= {3, 4, 5, 6, 7}
+
+
+def test_the_policy_lag_is_measured_for_every_batch():
+    """Also for those between two diagnostics (SPEC 5)."""
+    learner, batch = probe.learner_and_batch()
+    learner.updates = 100
+    for version in (90, 80, 95):
+        batch["version"][...] = version
+        told = learner.update(batch, diagnose=version == 95)
+    assert told["policy_lag"] == pytest.approx(np.mean([100 - 90, 101 - 80, 102 - 95]))
+    assert told["policy_lag_max"] == 101 - 80
+    assert learner.update(batch, diagnose=True)["policy_lag_max"] == 103 - 95
 
 
 def test_the_gradient_norm_is_told_before_it_is_clipped():
@@ -358,7 +373,7 @@ def test_optimizer_state_goes_through_a_checkpoint():
     c, _ = probe.learner_and_batch(seed=2)
     for other in (b, c):
         other.network.load_state_dict(a.network.state_dict())
-        other.updates = a.updates
+        other.updates, other.steps_trained = a.updates, a.steps_trained
     b.load_optimizer_tensors(saved)
     for learner in (a, b, c):
         learner.update(batch)

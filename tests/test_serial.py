@@ -1,5 +1,6 @@
 """The serial runtime: bit for bit the same from a seed, from a checkpoint, and after a kill at any moment."""
 
+import json
 import os
 import random
 import shutil
@@ -26,11 +27,10 @@ from dicerl.run import Run
 OPTIONS = {
     "seed": 3, "frames": 3600, "tensorboard": False, "log_every": 3, "runtime.kind": "serial", "runtime.num_envs": 8,
     "runtime.push_every": 5, "runtime.pull_every": 3, "sequence.batch": 5, "sequence.length": 6, "sequence.burn_in": 3,
-    "optimizer.learning_rate": 3e-3,
-    "evaluation.every": 1200, "evaluation.max_steps": 40, "checkpoint.every": 400, "checkpoint.keep": 100,
+    "optimizer.learning_rate": 3e-3, "evaluation.every": 1200, "evaluation.max_steps": 40, "checkpoint.every": 400, "checkpoint.keep": 100,
 }
 TIMES = ("time", "elapsed", "frames_per_s", "sequence_age")  # differ from run to run
-BOOKS = ("reuse_served",)  # of the collector; has a test of its own
+BOOKS = ("reuse_served", "policy_lag", "policy_lag_max")  # sums over many updates; they have a test of their own
 
 
 def config(env="CartPole-v1", **changes):
@@ -92,10 +92,14 @@ def twin(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(whole, tmp_path_factory):
-    """The run taken up again from its fourth checkpoint: (directory, update of that checkpoint, what the learner was given after it)."""
+    """The run taken up again from an early checkpoint: (directory, update of that checkpoint, what the learner was given after it)."""
     folder = tmp_path_factory.mktemp("resumed")
     (folder / "batches").mkdir()
-    updates = rewind(whole, folder / "run", 3)
+    updates = rewind(whole, folder / "run", 1)
+    # Else a resumed run could do without what the checkpoint holds.
+    assert json.loads((folder / f"run/checkpoints/{updates}/state.json").read_text())["serial"]["uses"]
+    assert updates % OPTIONS["runtime.push_every"]
+    assert (updates - 1) % OPTIONS["log_every"]
     resume(folder / "run", quiet=True, on_batch=probe.Recorder(folder / "batches"))
     return folder / "run", updates, probe.load_batches(folder / "batches")
 
@@ -155,10 +159,11 @@ def test_a_resumed_run_names_its_streams_as_the_run_that_was_never_stopped(twin,
         np.testing.assert_array_equal(here["stream"], there["stream"], err_msg=f"at update {here['updates']}")
 
 
-def test_a_resumed_run_keeps_the_collector_s_books(whole, resumed):
-    """How often sequences were served, per sequence received, goes on where it was."""
+@pytest.mark.parametrize("name", BOOKS)
+def test_a_resumed_run_keeps_its_books(whole, resumed, name):
+    """Numbers that sum over many updates go on where they were."""
     for here, there in zip(lines(resumed[0], "train", TIMES), lines(whole, "train", TIMES), strict=True):
-        assert here["reuse_served"] == pytest.approx(there["reuse_served"]), f"at update {here['updates']}"
+        assert here[name] == pytest.approx(there[name]), f"at update {here['updates']}"
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
@@ -181,7 +186,7 @@ def kill_after_a_checkpoint(arguments, directory, delay):
     command = [sys.executable, "-c", "import sys; from dicerl.cli import main; sys.exit(main())", *arguments]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
-            end = time.monotonic() + 120
+            end = time.monotonic() + 140
             while len(checkpoints_of(directory)) == known and process.poll() is None and time.monotonic() < end:
                 time.sleep(0.005)
             time.sleep(delay)
