@@ -212,8 +212,13 @@ def parse(name: str, kind: Any, value: Any) -> Any:
             raise ConfigError(name, value, f"it can be {', '.join(map(str, choices))}{nearest(str(value), choices)}")
         return value
     if origin is tuple:
-        items = value.replace(",", " ").split() if isinstance(value, str) else list(value)
-        return tuple(parse(name, typing.get_args(kind)[0], item) for item in items)
+        if not isinstance(value, str | list | tuple):
+            raise ConfigError(name, value, "it must be a list of numbers, like 1,2,3")
+        items = value.replace(",", " ").split() if isinstance(value, str) else value
+        try:
+            return tuple(parse(name, typing.get_args(kind)[0], item) for item in items)
+        except ConfigError:
+            raise ConfigError(name, value, f"it must be a list of {'whole ' * (typing.get_args(kind)[0] is int)}numbers") from None
     if kind is bool:
         if isinstance(value, str) and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
             return value.lower() in ("true", "yes", "on", "1")
@@ -222,21 +227,37 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         return value
     if kind is str:
         return str(value)
-    try:
-        number = float(value.replace("_", "")) if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
-        raise ConfigError(name, value, f"it must be {'a whole number' if kind is int else 'a number'}") from None
+    wanted = "it must be a whole number" if kind is int else "it must be a number"
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ConfigError(name, value, wanted)
     if kind is int:
-        if isinstance(value, bool) or not math.isfinite(number) or number != int(number):
-            raise ConfigError(name, value, "it must be a whole number")
-        return int(value) if isinstance(value, int) else int(number)
+        try:
+            return int(value) if isinstance(value, str | int) else _whole(value)  # exact, also beyond 2**53
+        except ValueError:
+            pass  # perhaps "2e5"
+    try:
+        number = float(value)
+        return _whole(number) if kind is int else _finite(number)
+    except (ValueError, OverflowError):
+        raise ConfigError(name, value, wanted) from None
+
+
+def _finite(number: float) -> float:
     if not math.isfinite(number):
-        raise ConfigError(name, value, "it must be finite")
+        raise ValueError
     return number
+
+
+def _whole(number: float) -> int:
+    if _finite(number) != int(number):
+        raise ValueError
+    return int(number)
 
 
 def from_dict(data: dict[str, Any]) -> Config:
     """A config from its JSON form; unknown fields are refused by name."""
+    if not isinstance(data, dict):
+        raise ConfigError("config", data, "it must be a JSON object")
     flat: dict[str, Any] = {}
 
     def walk(node: dict[str, Any], prefix: str) -> None:

@@ -163,10 +163,12 @@ class Network(nn.Module):
         features = self.torso(observation.flatten(0, 1)).unflatten(0, (steps, batch))
         x = features
         if self.config.last_action_reward:
-            assert last_action is not None
-            assert last_reward is not None
-            one_hot = nn.functional.one_hot(last_action + 1, self.num_actions + 1)[..., 1:].to(x.dtype)
-            x = torch.cat([x, one_hot, last_reward.unsqueeze(-1)], -1)
+            if last_action is None or last_reward is None:  # as at an episode's start
+                last = x.new_zeros(steps, batch, self.num_actions + 1)
+            else:
+                one_hot = nn.functional.one_hot(last_action + 1, self.num_actions + 1)[..., 1:].to(x.dtype)
+                last = torch.cat([one_hot, last_reward.unsqueeze(-1)], -1)
+            x = torch.cat([x, last], -1)
         if self.lstm is not None:
             x, state = self._lstm(x, state, first)
         return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, state)

@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "loss.discount": 0.99,
         # Where rewards are rare the Q loss shrinks A until even 1/tau = 50 is uniform: freeway never scores with the raw scale (SPEC 10).
         "behaviour.scale": "normalised",
-        "evaluation.every": 1_000_000, "evaluation.episodes": 4, "checkpoint.every": 500_000,
+        "evaluation.episodes": 4, "checkpoint.every": 500_000,
         # Near-greedy policies change with every update: 10 updates of lag left a mean ratio of 0.5 to 0.8, 1 to 2 leave it near 1.
         "runtime.push_every": 1, "runtime.pull_every": 8,
     },

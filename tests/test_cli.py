@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import typing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gymnasium
@@ -134,8 +136,8 @@ def test_bench_wants_a_length_that_ends(call, monkeypatch, seconds):
 
 
 def test_a_mistake_through_the_installed_command(tmp_path):
-    done = subprocess.run([DICERL, "train", "pnog"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    one_line((done.returncode, done.stdout, done.stderr), "did you mean pong?")
+    done = subprocess.run([DICERL, "train", "pong", "--preset", "labtop"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    one_line((done.returncode, done.stdout, done.stderr), "did you mean laptop?")
 
 
 def test_the_same_directory_works_once_the_mistake_is_mended(call, tmp_path):
@@ -461,18 +463,31 @@ def test_the_debug_preset_end_to_end(call, tmp_path, env):
     assert not list((directory / "checkpoints").glob("tmp*"))
 
 
-def test_two_runs_started_at_once_get_two_directories(tmp_path):
-    command = [DICERL, "train", "CartPole-v1", *TINY, "--frames", "100", "--evaluation.every", "0", "--json"]
-    started = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    results = [process.communicate(timeout=90) for process in started]
-    assert [process.returncode for process in started] == [0, 0], results
-    directories = {json.loads(out)["run"] for out, _ in results}
-    assert len(directories) == 2
-    assert {p.name for p in (tmp_path / "runs").iterdir()} == {Path(d).name for d in directories}
+def test_runs_started_at_once_get_a_directory_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    together = threading.Barrier(4)
+
+    def create():
+        together.wait(30)
+        return Run.create(Config())
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [future.result() for future in [pool.submit(create) for _ in range(4)]]
+    assert len({run.directory for run in runs}) == 4
+    for run in runs:
+        assert Run.open(run.directory).config == run.config
+        with pytest.raises(dicerl.DicerlError, match="in use"):
+            Run.open(run.directory).lock()
+
+
+def test_two_runs_without_a_directory_do_not_meet(call, tmp_path):
+    command = ["train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0", "--json"]
+    results = [call(*command) for _ in range(2)]
+    assert [code for code, _, _ in results] == [0, 0]
+    directories = [Path(json.loads(out)["run"]) for _, out, _ in results]
+    assert directories == [Path("runs/CartPole_v1-dice-0"), Path("runs/CartPole_v1-dice-0-2")]
     for directory in directories:
-        events = [line["event"] for line in read_lines(tmp_path / directory / "metrics.jsonl") if line["kind"] == "event"]
-        assert events.count("start") == 1
-        assert "to continue" not in results[0][1]
+        assert [line["event"] for line in read_lines(tmp_path / directory / "metrics.jsonl") if line["kind"] == "event"] == ["start"]
 
 
 def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monkeypatch):

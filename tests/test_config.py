@@ -295,7 +295,7 @@ def test_numbers_outside_their_range_are_refused_by_name(name):
 
 
 def test_fields_that_contradict_each_other():
-    with pytest.raises(ConfigError, match=r"runtime\.num_actors is 5; there are only 4"):
+    with pytest.raises(ConfigError, match=r"runtime\.num_actors is 5; runtime\.num_envs is only 4"):
         validate(Config().replace(runtime__num_envs=4, runtime__num_actors=5))
     with pytest.raises(ConfigError, match=r"sequence\.capacity is 63; .*at least 64"):
         validate(Config().replace(sequence__capacity=63))

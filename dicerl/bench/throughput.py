@@ -58,8 +58,7 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
 
     @torch.inference_mode()
     def infer() -> None:
-        extra = _extra(config, 1, n)
-        out = network.unroll(torch.from_numpy(observation)[None], state, None, **extra)
+        out = network.unroll(torch.from_numpy(observation)[None], state, None)
         sample(log_probs(out.advantage[0], inv).numpy(), rng)
 
     say("inference alone …")
@@ -76,7 +75,7 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
 
         @torch.no_grad()
         def forward() -> None:
-            network.unroll(torch.from_numpy(warm).to(machine.device), zero, None, **_extra(config, burn_in, size, machine.device))
+            network.unroll(torch.from_numpy(warm).to(machine.device), zero, None)
 
         say("burn-in forward alone …")
         result["burn_in_steps_per_s"] = rate(forward, burn_in * size, seconds)
@@ -90,12 +89,6 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
     if not burn_in:
         result["burn_in_steps_per_s"] = 0.0
     return result
-
-
-def _extra(config: Config, steps: int, batch: int, device: Any = "cpu") -> dict[str, torch.Tensor]:
-    if not config.network.last_action_reward:
-        return {}
-    return {"last_action": torch.zeros(steps, batch, dtype=torch.int64, device=device), "last_reward": torch.zeros(steps, batch, device=device)}
 
 
 def _batch(config: Config, spec: EnvSpec, observation: np.ndarray, rng: np.random.Generator) -> Arrays:
