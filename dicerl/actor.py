@@ -44,8 +44,10 @@ class Actor:
         self._rng, self._first_env, self.incarnation = rng, first_env, incarnation
         self._get_parameters, self._send, self._next_temperatures = get_parameters, send_sequences, next_temperatures
         self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
+        self._fields = fields
         self._window = allocate(fields, window_length(config), env.num_envs)
-        self._next_start: Arrays = {n: self._window[n].copy() for n in ("state", "last_action", "last_reward")}
+        # What stood before each step of the window; a window is sent with what stood before its first.
+        self._before: Arrays = {n: np.stack([self._window[n]] * window_length(config)) for n in ("state", "last_action", "last_reward")}
         self._normalised = config.behaviour.scale == "normalised"
         self.version = -1
         self.count = 0  # calls of act
@@ -57,11 +59,11 @@ class Actor:
         """Reset every environment and begin new streams; unfinished episodes are dropped, sent windows are not."""
         n = self.env.num_envs
         self._pull()
-        for array in self._window.values():
+        for array in (*self._window.values(), *self._before.values()):
             array[...] = 0
+        self._before["last_action"][...] = -1
         self._window["stream"][:, 0] = self.incarnation
         self._window["stream"][:, 1] = self._first_env + np.arange(n)
-        self._window["last_action"][:] = -1
         self._t = self._burn_in
         self._observation = self.env.reset(env_seed)
         self._state = self.network.initial_state(n)
@@ -78,10 +80,9 @@ class Actor:
             self._pull()
         self.count += 1
         t, w = self._t, self._window
-        if t == self._length:  # where the next window starts
-            self._next_start["state"][:] = self._state.transpose(0, 1).numpy()
-            self._next_start["last_action"][:] = self._last_action
-            self._next_start["last_reward"][:] = self._last_reward
+        self._before["state"][t] = self._state.transpose(0, 1).numpy()
+        self._before["last_action"][t] = self._last_action
+        self._before["last_reward"][t] = self._last_reward
         with torch.inference_mode():
             extra = {}
             if self.config.network.last_action_reward:
@@ -101,6 +102,8 @@ class Actor:
         w["version"][t] = self.version
         if t < self._burn_in + self._length:
             return False
+        for name, array in self._before.items():
+            w[name][:] = array[0]
         w["created"][:] = time.time()
         self._send(w)
         self._begin_next_window()
@@ -108,14 +111,11 @@ class Actor:
 
     def _begin_next_window(self) -> None:
         """The window's last burn_in + 1 steps are the next one's first: its bootstrap step is the next to be trained."""
-        w, kept = self._window, self._burn_in + 1
-        for name, array in w.items():
-            if name in self._next_start:
-                array[:] = self._next_start[name]
-            elif name == "stream":
-                array[:, 2] += 1
-            elif name != "created":
-                array[:kept] = array[self._length : self._length + kept].copy()
+        kept = self._burn_in + 1
+        per_step = [array for name, array in self._window.items() if self._fields[name].per_step]
+        for array in (*per_step, *self._before.values()):
+            array[:kept] = array[self._length : self._length + kept].copy()
+        self._window["stream"][:, 2] += 1
         self._t = self._burn_in
 
     def advance(self) -> None:

@@ -188,8 +188,11 @@ class Agent:
             if state is None or len(self._inv_temperature) != n:
                 self._inv_temperature = draw_inv_temperature(self.region, self._rng, n)
             inv = self._inv_temperature if inv_temperature is None else np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))
+            if not np.isfinite(inv).all() or (inv < 0).any():
+                raise DicerlError(f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite")
             scale = float(self.network.advantage_scale) if self.config.behaviour.scale == "normalised" else 1.0
             action = sample(log_probs(advantage, torch.from_numpy(inv / scale)).numpy(), self._rng)
+        action = action + self.spec.first_action
         return (int(action[0]) if single else action), out.state
 
 

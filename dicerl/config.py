@@ -308,8 +308,6 @@ def validate(config: Config) -> Config:
             raise ConfigError(name, values, "it needs at least one value, each between 0 and 1000")
     if config.runtime.num_actors > config.runtime.num_envs:
         raise ConfigError("runtime.num_actors", config.runtime.num_actors, f"runtime.num_envs is only {config.runtime.num_envs}")
-    if config.sequence.burn_in > config.sequence.length:
-        raise ConfigError("sequence.burn_in", config.sequence.burn_in, f"it must be at most sequence.length, {config.sequence.length}")
     if 0 < config.sequence.capacity < config.sequence.batch:
         raise ConfigError("sequence.capacity", config.sequence.capacity, f"it must hold a batch: at least {config.sequence.batch}")
     if config.bandit.accuracy > math.log1p(config.bandit.max_inv_temperature):

@@ -61,7 +61,7 @@ class Learner:
             network.parameters(), lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=o.weight_decay, fused=True)
         self.updates = 0
         self.steps_trained = 0  # valid ones, each as often as it was trained
-        self._lags: list[tuple[float, float]] = []  # (mean, largest) of every batch since the last diagnostics
+        self.lags: list[tuple[float, float]] = []  # (mean, largest) of every batch since the last diagnostics
 
     def update(self, batch: Arrays, diagnose: bool = False) -> dict[str, float] | None:
         """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for."""
@@ -72,7 +72,7 @@ class Learner:
         self.steps_trained += int(trained.sum())
         if trained.any():
             lag = self.updates - batch["version"][self.config.sequence.burn_in : -1][trained]
-            self._lags.append((float(lag.mean()), float(lag.max())))
+            self.lags.append((float(lag.mean()), float(lag.max())))
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = rate, decay
         data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
@@ -169,7 +169,7 @@ class Learner:
         names = list(numbers)
         result = dict(zip(names, torch.stack([numbers[n].float().reshape(()) for n in names]).tolist(), strict=True))
         mask = batch["valid"][start:-1]
-        lags, self._lags = self._lags, []
+        lags, self.lags = self.lags, []
         inv = batch["inv_temperature"][start:-1][mask]
         return result | {
             "policy_lag": sum(mean for mean, _ in lags) / max(1, len(lags)), "policy_lag_max": max((most for _, most in lags), default=0.0),

@@ -10,7 +10,7 @@ import numpy as np
 
 from dicerl.config import EnvConfig
 from dicerl.envs.base import EnvSpec
-from dicerl.errors import DicerlError, nearest
+from dicerl.errors import DicerlError
 
 # The 57 games of the paper's tables.
 ATARI_57 = (
@@ -33,11 +33,6 @@ def game_name(env_id: str) -> str | None:
     squeezed = word.replace("_", "").replace(" ", "").lower()
     known = {name.replace("_", ""): name for name in roms.get_all_rom_ids()}
     return known.get(squeezed)
-
-
-def unknown_game(env_id: str) -> str:
-    """The hint for an id that is neither a game nor registered with Gymnasium."""
-    return nearest(re.sub(r"^ALE/|-v\d+$", "", env_id), ATARI_57)
 
 
 class AtariEnv:

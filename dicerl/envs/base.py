@@ -15,6 +15,7 @@ class EnvSpec:
     observation_dtype: np.dtype  # uint8 or bool images, float32 vectors
     num_actions: int
     action_repeat: int = 1
+    first_action: int = 0  # the environment's own number of action 0
     game: str = ""  # Atari game's short name, empty elsewhere
 
     @property

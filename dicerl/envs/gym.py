@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import re
 import warnings
 from collections.abc import Callable
 
@@ -30,9 +31,13 @@ def maker(env_id: str) -> Callable[[], gymnasium.Env]:
     if name not in gymnasium.registry:
         register_plugins()
     if name not in gymnasium.registry:
-        from dicerl.envs.atari import ATARI_57, unknown_game
+        from dicerl.envs.atari import ATARI_57
 
-        hint = unknown_game(env_id) or nearest(env_id, [*gymnasium.registry, *ATARI_57])
+        # An id with a version or a namespace is answered with ids, a plain word with games.
+        ids = [i for i in gymnasium.registry if not i.startswith("ALE/") and "ale_py" not in str(gymnasium.registry[i].entry_point)]
+        game = re.sub(r"^ALE/|-v\d+$", "", name)
+        hint = nearest(name, ids) if re.search(r"/|-v\d+$", name) and not name.startswith("ALE/") else nearest(game, ATARI_57)
+        hint = hint or nearest(game, ATARI_57) or nearest(name, ids)
         raise ConfigError("env.id", env_id, f"no Atari game and no registered Gymnasium environment has that name{hint}")
     return lambda: gymnasium.make(name, disable_env_checker=True)
 
@@ -72,8 +77,8 @@ class GymEnv:
             raise DicerlError(f"{name} acts in {first.action_space}; {SUPPORTED}")
         shape, dtype = observation_spec(first.observation_space, name)
         self.num_envs = num_envs
-        self.spec = EnvSpec(name=name, observation_shape=shape, observation_dtype=dtype, num_actions=int(first.action_space.n))
-        self._first_action = int(first.action_space.start)
+        self.spec = EnvSpec(name=name, observation_shape=shape, observation_dtype=dtype, num_actions=int(first.action_space.n),
+                            first_action=int(first.action_space.start))
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -91,7 +96,7 @@ class GymEnv:
         terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         i = 0
         try:
-            for i, (env, action) in enumerate(zip(self._envs, (actions + self._first_action).tolist(), strict=True)):
+            for i, (env, action) in enumerate(zip(self._envs, (actions + self.spec.first_action).tolist(), strict=True)):
                 if self._ended[i]:
                     observation[i] = env.reset()[0]
                 else:

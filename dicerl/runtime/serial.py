@@ -53,6 +53,7 @@ class SerialRuntime:
             saved = state["serial"]
             self.learner.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
             self.learner.updates, self.learner.steps_trained = coordinator.updates, state["steps_trained"]
+            self.learner.lags = [(mean, most) for mean, most in saved["lags"]]
             slots = self.collector.restore(saved["uses"])
             self.collector.received, self.collector.served = saved["received"], saved["served"]
             if slots:
@@ -143,7 +144,7 @@ class SerialRuntime:
         sequences = self.store.read([slot for slot, _ in pending]) if pending else {}
         state = self.coordinator.state() | {"steps_trained": self.learner.steps_trained, "serial": {
             "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
-            "received": self.collector.received, "served": self.collector.served}}
+            "received": self.collector.received, "served": self.collector.served, "lags": self.learner.lags}}
         checkpoint.save(self.coordinator.run.directory, self.learner.updates, {
             "model": self.learner.network.state_dict(), "optimizer": self.learner.optimizer_tensors(),
             "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()}}, state)
