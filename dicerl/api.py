@@ -37,8 +37,8 @@ def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = Fals
         config = config.replace(**{"env.id": callable_id(make_env)})
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
-    run = Run.create(config)
-    return run_to_end(run, spec, machine, make_env, None, quiet, on_batch)
+    network = prepare_network(config, spec, make_env)
+    return run_to_end(Run.create(config), spec, machine, network, make_env, None, quiet, on_batch)
 
 
 def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
@@ -48,18 +48,18 @@ def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool 
     machine = plan(run.config, spec)
     run.lock()
     progress = Progress("", quiet)
-    return run_to_end(run, spec, machine, make_env, run.newest_checkpoint(progress.say), quiet, on_batch)
+    start = run.newest_checkpoint(progress.say)
+    network = build_network(run.config, spec)
+    load_network(network, start[0])
+    return run_to_end(run, spec, machine, network, make_env, start, quiet, on_batch)
 
 
 def run_to_end(
-    run: Run, spec: EnvSpec, machine: Plan, make_env: MakeEnv | None, start: tuple[Path, dict[str, Any]] | None, quiet: bool,
+    run: Run, spec: EnvSpec, machine: Plan, network: Network, make_env: MakeEnv | None, start: tuple[Path, dict[str, Any]] | None, quiet: bool,
     on_batch: OnBatch | None = None, progress: Progress | None = None, stop_when: Callable[[], bool] = lambda: False,
 ) -> Run:
     config = run.config
     progress = progress or Progress(f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet)
-    network = build_network(config, spec) if start else prepare_network(config, spec, make_env)
-    if start:
-        load_network(network, start[0])
     for line in describe(config, spec, machine, network, run):
         progress.say(line)
     coordinator = Coordinator(config, spec, run, machine.num_actors, machine.total_updates, progress, start[1] if start else None)

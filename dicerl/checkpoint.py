@@ -48,7 +48,8 @@ def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
 def finish(folder: Path, run_dir: Path, updates: int, state: dict[str, Any]) -> Path:
     """Add state.json with the checksums, sync everything, and give the folder its final name."""
     files = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
-    state = {"format": FORMAT, **state, "checksums": {p.name: _checksum(p) for p in files}}
+    state = {"format": FORMAT, **state}
+    state["checksums"] = {"state": _state_checksum(state), **{p.name: _checksum(p) for p in files}}
     (folder / "state.json").write_text(json.dumps(state))
     for path in [*files, folder / "state.json", folder]:
         _sync(path)
@@ -95,10 +96,12 @@ def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint, after checking that every file is whole."""
     try:
         state: dict[str, Any] = json.loads((path / "state.json").read_text())
-        checksums = state["checksums"]
+        checksums = dict(state["checksums"])
+        if state.get("format") == FORMAT and checksums.pop("state") != _state_checksum(state):
+            raise ValueError("its checksum does not fit")
     except FileNotFoundError:
         raise CheckpointError(f"{path} has no state.json; it is not a complete checkpoint") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path / 'state.json'} is damaged: {type(error).__name__}: {error}") from None
     if state.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {state.get('format')!r}; this version reads {FORMAT}")
@@ -127,6 +130,11 @@ def newest(run_dir: Path, say: Any = lambda line: None) -> tuple[Path, dict[str,
         except CheckpointError as error:
             say(f"{error}; trying the one before")
     raise CheckpointError(f"{run_dir}: every checkpoint is damaged ({', '.join(p.name for p in found)})")
+
+
+def _state_checksum(state: dict[str, Any]) -> str:
+    rest = {k: v for k, v in state.items() if k != "checksums"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from dicerl import __version__
 from dicerl.config import Config, describe_type, fields_of, get, override, validate
-from dicerl.errors import DicerlError, nearest
+from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.presets import PRESETS, VARIANTS, preset, preset_for
 
 # Options with a place of their own, or that follow from others.
@@ -126,6 +126,8 @@ def _report(run: Any, args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     config = _config(args)
+    if not 0 < args.seconds <= 86_400:
+        raise ConfigError("seconds", args.seconds, "it must lie between 0 and 86400")
     from dicerl.bench.throughput import bench
 
     result = bench(config, args.seconds, lambda line: print(line, file=sys.stderr))

@@ -227,7 +227,7 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         return value
     if kind is str:
         return str(value)
-    wanted = "it must be a whole number" if kind is int else "it must be a number"
+    wanted = "it must be a whole number" if kind is int else "it must be a finite number"
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise ConfigError(name, value, wanted)
     if kind is int:

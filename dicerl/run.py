@@ -51,7 +51,7 @@ class Run:
             raise DicerlError(f"{directory} holds no run (no config.json)")
         try:
             config = validate(from_dict(json.loads(path.read_text())))
-        except ValueError as error:
+        except (OSError, ValueError, DicerlError) as error:
             raise DicerlError(f"{path} is damaged: {error}") from None
         return cls(directory, config)
 

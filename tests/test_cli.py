@@ -96,7 +96,7 @@ MISTAKES = {
     "half a frame": (["train", "CartPole-v1", "--frames", "1.5"], "frames is '1.5'", "whole number"),
     "NaN": (["train", "CartPole-v1", "--loss.discount", "nan"], "loss.discount is 'nan'", "finite"),
     "infinite": (["train", "CartPole-v1", "--loss.q", "inf"], "loss.q is 'inf'", "finite"),
-    "no number": (["train", "CartPole-v1", "--optimizer.learning-rate", "abc"], "optimizer.learning_rate is 'abc'", "a number"),
+    "no number": (["train", "CartPole-v1", "--optimizer.learning-rate", "abc"], "optimizer.learning_rate is 'abc'", "a finite number"),
     "negative seed": (["train", "CartPole-v1", "--seed", "-1"], "seed is -1", "between 0"),
     "a million environments": (["train", "CartPole-v1", "--runtime.num-envs", "1000000"], "runtime.num_envs is 1000000", "100000"),
     "too many games for the memory": (

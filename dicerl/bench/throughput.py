@@ -23,7 +23,7 @@ from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.learner import Learner
 from dicerl.progress import Progress
 from dicerl.run import Run
-from dicerl.runtime.setup import Plan, build_network, keep_freed_memory, plan
+from dicerl.runtime.setup import Plan, build_network, keep_freed_memory, plan, prepare_network
 from dicerl.sequence import Arrays, allocate, schema, window_length
 
 
@@ -137,7 +137,7 @@ def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float) -> float
         long = config.replace(**{
             "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,
             "optimizer.warmup": 1000.0})
-        run_to_end(Run.create(long), spec, machine, None, None, True, progress=watch, stop_when=watch.done)
+        run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
     return watch.steps_per_s()
 
 
