@@ -44,6 +44,7 @@ class NetworkConfig:
     hidden: int = row(256, "width of the torso's dense layer")
     lstm: int = row(256, "LSTM units; 0 for a feed-forward network", paper="LSTM Units")
     forget_bias: float = row(1.0, "initial bias of the LSTM's forget gate: above 0 it remembers from the start")
+    skip: bool = row(False, "the heads see the torso beside the LSTM: what needs no memory is learned as without one")
     last_action_reward: bool = row(False, "feed the last action and reward to the LSTM beside the torso")
     normalise: Literal["auto", "none", "scale", "statistics"] = row(
         "auto", "inputs: as they are, x/255, or by per-element mean and deviation of random play; "

@@ -92,7 +92,7 @@ class Network(nn.Module):
         self.dense = nn.Sequential(*dense, activation())
         self.lstm_input = config.hidden + (self.num_actions + 1 if config.last_action_reward else 0)
         self.lstm = nn.LSTM(self.lstm_input, config.lstm) if config.lstm else None
-        width = config.lstm or self.lstm_input
+        width = config.lstm + self.lstm_input if config.lstm and config.skip else config.lstm or self.lstm_input
         self.value_head = nn.Linear(width, 1)
         self.advantage_head = nn.Linear(width, self.num_actions)
         shape = self.image_shape if spec.is_image else spec.observation_shape
@@ -170,7 +170,8 @@ class Network(nn.Module):
                 last = torch.cat([one_hot, last_reward.unsqueeze(-1)], -1)
             x = torch.cat([x, last], -1)
         if self.lstm is not None:
-            x, state = self._lstm(x, state, first)
+            y, state = self._lstm(x, state, first)
+            x = torch.cat([y, x], -1) if self.config.skip else y
         return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, state)
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:

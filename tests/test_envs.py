@@ -79,7 +79,7 @@ def test_atari_as_the_paper_sets_it_up():
     smaller.close()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60, method="thread")  # a wait inside ale-py cannot be interrupted
 @pytest.mark.parametrize("actions", [[0, 18], [-1, 0], [0], [0, 0, 0], [[0, 0]]])
 def test_an_action_that_does_not_exist_is_refused_instead_of_waited_for(actions):
     env = atari("pong", 2)
