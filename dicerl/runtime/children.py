@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -83,15 +84,15 @@ def _without_main() -> Iterator[None]:
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
     """A child inherits what its parent ignores: Ctrl-C on the terminal is the supervisor's alone."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread: nothing to do, and nothing to restore
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _die_with(parent: int) -> None:
@@ -104,7 +105,7 @@ def _die_with(parent: int) -> None:
 
 def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager tells the whole group; the supervisor ends us
     _die_with(parent)
     keep_freed_memory()
     try:

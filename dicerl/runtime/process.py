@@ -69,6 +69,7 @@ class ProcessRuntime:
         self.shared.parameters.push(flat, coordinator.updates)
         self.collector = Collector(plan.capacity, config.sequence.batch, config.sequence.reuse)
         self._ahead = 0  # batches the learner has not trained yet
+        self._feeding = True
         self._evaluator: tuple[Any, Connection] | None = None
         self._evaluating = False
         self._folder: Path | None = None  # of the checkpoint being written
@@ -100,8 +101,8 @@ class ProcessRuntime:
         complete = c.collected_all()
         for worker in self.workers:
             self._end_actor(worker)
-        while complete and (self._ahead or self.collector.ready()):
-            self._tick()
+        self._feeding = complete  # a stop trains what the learner has, a complete run all there is
+        self._until(lambda: not self._ahead and not (self._feeding and self.collector.ready()))
         if complete and self.config.evaluation.every:
             self._until(lambda: not self._evaluating)
             self._pushed = False
@@ -141,13 +142,14 @@ class ProcessRuntime:
         self.coordinator.show()
 
     def _feed(self) -> None:
-        while self._ahead < BATCHES_AHEAD and self.collector.ready():
+        while self._feeding and self._ahead < BATCHES_AHEAD and self.collector.ready():
             self._ahead += 1
             self._tell_learner("batch", self.collector.next_batch())
         for worker in sorted(self.workers, key=lambda w: w.heard):  # who waits longest comes first
             if worker.wanted and self.collector.num_free:
                 slots = self.collector.lend(worker.wanted)
                 worker.lent, worker.wanted = slots, 0
+                worker.heard = time.monotonic()  # its wait was ours: patience starts anew
                 self._tell_actor(worker, slots)
 
     # --- actors
