@@ -31,7 +31,7 @@ def minatar(variants: tuple[str, ...]) -> list[list[str]]:
             for variant in variants for game in MINATAR for seed in range(3)]
 
 
-MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "300000"]
+MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "100000", "--env.reward-scale", "1"]
 BENCHMARKS: dict[str, list[list[str]]] = {
     "cartpole": [["CartPole-v1", "--preset", "classic", "--seed", str(s)] for s in range(3)],
     "memory": [[*MEMORY, "--network.lstm", lstm, "--sequence.burn-in", "10", "--seed", str(s)] for lstm in ("64", "0") for s in range(3)],
