@@ -59,7 +59,7 @@ def step_by_step(network, observation, state, first, last_action=None, last_rewa
                 i, f, g, o = gates.chunk(4)
                 c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 h = torch.sigmoid(o) * torch.tanh(c)
-                x = h
+                x = torch.cat([h, x]) if network.config.skip else h
             value[t, b], advantage[t, b] = network.value_head(x)[0], network.advantage_head(x)
         final[0, b], final[1, b] = h, c
     return value, advantage, final
@@ -90,9 +90,9 @@ def test_unroll_is_the_step_by_step_loop(resets):
     torch.testing.assert_close(out.state, final, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("lstm", [7, 0])
-def test_last_action_and_reward_reach_the_network(lstm):
-    network, observation = make((5,), lstm=lstm, last_action_reward=True), observations((5,), "float32", 6, 2)
+@pytest.mark.parametrize(("lstm", "skip"), [(7, False), (7, True), (0, False), (0, True)])
+def test_last_action_and_reward_reach_the_network(lstm, skip):
+    network, observation = make((5,), lstm=lstm, skip=skip, last_action_reward=True), observations((5,), "float32", 6, 2)
     first = torch.zeros(6, 2, dtype=torch.bool)
     first[3, 1] = True
     last_action, last_reward = torch.tensor([[-1, 0], [1, 2], [2, 1], [0, -1], [1, 1], [2, 0]]), torch.randn(6, 2)

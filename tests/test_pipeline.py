@@ -14,7 +14,6 @@ from dicerl import checkpoint
 from dicerl.api import train
 from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
-from dicerl.errors import ConfigError
 from dicerl.learner import Learner
 from dicerl.metrics import read_lines
 from dicerl.networks import Network, load_flat_state
@@ -308,21 +307,20 @@ def test_a_small_collector_loses_nothing_in_the_serial_runtime(tmp_path):
         np.testing.assert_array_equal(stream["observation"], expected["observation"])
 
 
-def test_burn_in_as_long_as_the_sequence_or_longer(tmp_path):
-    """Either refused, or the stored states are right."""
-    for burn_in in (3, 5):
-        folder = tmp_path / str(burn_in)
-        folder.mkdir()
-        try:
-            run = record(folder, **{"frames": 100, "runtime.kind": "serial", "checkpoint.every": 0, "sequence.burn_in": burn_in,
-                                    "sequence.length": 3})
-        except ConfigError as error:
-            assert "burn_in" in str(error)  # noqa: PT017
-            continue
-        networks = probe.Networks(run.config, run.make_env, run.parameters)
-        for windows in run.streams.values():
-            states = probe.replay(probe.rows(windows, burn_in), networks).state
-            for k, window in windows.items():
-                start = k * 3 - burn_in
-                expected = states[start] if start >= 0 else np.zeros_like(states[0])
-                np.testing.assert_allclose(window.fields["state"], expected, rtol=0, atol=1e-5, err_msg=f"burn_in {burn_in}, window {k}")
+@pytest.mark.parametrize("burn_in", [3, 5, 7])
+def test_burn_in_may_be_as_long_as_the_sequence_or_longer(tmp_path, burn_in):
+    """A window then starts one, two or three windows back."""
+    run = record(tmp_path, **{"frames": 100, "runtime.kind": "serial", "checkpoint.every": 0, "sequence.burn_in": burn_in, "sequence.length": 3})
+    networks = probe.Networks(run.config, run.make_env, run.parameters)
+    for windows in run.streams.values():
+        stream = probe.rows(windows, burn_in)
+        states = probe.replay(stream, networks).state
+        expected = probe.expected_stream(stream["observation"][0, 0], stream["action"], run.config.loss.discount)
+        np.testing.assert_array_equal(stream["observation"], expected["observation"])
+        for k, window in windows.items():
+            start = k * 3 - burn_in
+            assert window.fields["valid"][: max(0, -start)].sum() == 0
+            here = max(0, start)
+            np.testing.assert_array_equal(window.fields["observation"][here - start : burn_in], stream["observation"][here : k * 3])
+            state = states[start] if start >= 0 else np.zeros_like(states[0])
+            np.testing.assert_allclose(window.fields["state"], state, rtol=0, atol=1e-5, err_msg=f"window {k}")
