@@ -153,7 +153,7 @@ class Actor:
 
     def state_dict(self) -> dict[str, Any]:
         """What ``restart`` does not renew."""
-        return {"rng": self._rng.bit_generator.state, "count": self.count, "incarnation": self.incarnation}
+        return {"rng": self._rng.bit_generator.state, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]

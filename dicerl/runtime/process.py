@@ -78,7 +78,7 @@ class ProcessRuntime:
         self._learner_heard = self._evaluator_heard = time.monotonic()
         self._steps_trained = 0 if resume is None else resume[1]["steps_trained"]
         # A resumed run must not repeat the streams of its first life.
-        first = 0 if resume is None else resume[1].get("incarnation", 0) + 1
+        first = 0 if resume is None else resume[1]["incarnation"] + 1
         self._incarnation = first
         self.workers = [Worker(i, a, b - a, incarnation=first - 1) for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))]
         try:

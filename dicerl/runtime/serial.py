@@ -48,24 +48,26 @@ class SerialRuntime:
         self.parameters = ParameterServer(flat.numel())
         self._evaluator: Evaluator | None = None
         saved: dict[str, Any] = {}
+        incarnation = 0
         if resume is not None:
             path, state = resume
-            saved = state["serial"]
+            saved = state.get("serial", {})  # a checkpoint of the process runtime has none: new streams, no sequences
             self.learner.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
             self.learner.updates, self.learner.steps_trained = coordinator.updates, state["steps_trained"]
-            self.learner.lags = [(mean, most) for mean, most in saved["lags"]]
-            slots = self.collector.restore(saved["uses"])
-            self.collector.received, self.collector.served = saved["received"], saved["served"]
+            self.learner.lags = [(mean, most) for mean, most in saved.get("lags", [])]
+            incarnation = state["incarnation"] + 1
+            slots = self.collector.restore(saved.get("uses", []))
+            self.collector.received, self.collector.served = saved.get("received", 0), saved.get("served", 0)
             if slots:
                 sequences = {n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()}
                 self.store.write(slots, sequences, list(range(len(slots))))
         self.parameters.push(flat, self.learner.updates)
         self.actor = Actor(
             config, make_vector_env(config, config.runtime.num_envs, make_env), build_network(config, spec), fields,
-            rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, 0)), env_seed=self._env_seed(),
+            rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)), env_seed=self._env_seed(),
             get_parameters=self.parameters.pull, send_sequences=self._send,
             next_temperatures=lambda episodes, wanted: coordinator.next_temperatures(0, episodes, wanted),
-            incarnation=saved["actor"]["incarnation"] + 1 if saved else 0,
+            incarnation=incarnation,
         )
         if saved:
             self.actor.load_state_dict(saved["actor"])
@@ -142,7 +144,8 @@ class SerialRuntime:
         self._push()  # the restart that follows pulls these
         pending = self.collector.pending()
         sequences = self.store.read([slot for slot, _ in pending]) if pending else {}
-        state = self.coordinator.state() | {"steps_trained": self.learner.steps_trained, "serial": {
+        state = self.coordinator.state() | {
+            "steps_trained": self.learner.steps_trained, "incarnation": self.actor.incarnation, "serial": {
             "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
             "received": self.collector.received, "served": self.collector.served, "lags": self.learner.lags}}
         checkpoint.save(self.coordinator.run.directory, self.learner.updates, {
