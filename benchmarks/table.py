@@ -75,7 +75,7 @@ def figure(results: dict[str, list[dict[str, Any]]]) -> Path:
             axis.plot([f / 1e6 for f in frames], returns, color=COLOURS[variant], alpha=0.8, linewidth=1.3, label=variant)
         axis.set_title(env)
         axis.set_xlabel("million frames")
-        axis.set_ylabel("training return, last 100 episodes")
+        axis.set_ylabel("training return")
         axis.grid(alpha=0.3)
         handles = dict(zip(axis.get_legend_handles_labels()[1], axis.get_legend_handles_labels()[0], strict=True))
         axis.legend(handles.values(), handles.keys(), frameon=False)

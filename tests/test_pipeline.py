@@ -19,6 +19,8 @@ from dicerl.metrics import read_lines
 from dicerl.networks import Network, load_flat_state
 from dicerl.presets import preset
 
+pytestmark = pytest.mark.timeout(900)  # seconds of CPU time, but whole runs: on a crowded machine they take their time
+
 BURN_IN, LENGTH, BATCH, REUSE, ENVS = 4, 6, 4, 2, 5  # 5 windows a round in batches of 4: rounds and batches never align
 
 # A large learning rate: each version acts differently from the one before.

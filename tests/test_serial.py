@@ -23,6 +23,8 @@ from dicerl.metrics import read_lines
 from dicerl.presets import preset
 from dicerl.run import Run
 
+pytestmark = pytest.mark.timeout(900)  # seconds of CPU time, but whole runs: on a crowded machine they take their time
+
 # 3,600 steps in 8 or 9 checkpoints, 225 updates and more.
 OPTIONS = {
     "seed": 3, "frames": 3600, "tensorboard": False, "log_every": 3, "runtime.kind": "serial", "runtime.num_envs": 8,
