@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("benchmark", nargs="*", choices=[*BENCHMARKS, []], help="which (default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--again", action="store_true", help="run what has a result already")
+    parser.add_argument("--only", default="", help="only commands that contain this text")
     parser.add_argument("--list", action="store_true", help="print the commands and stop")
     args = parser.parse_args()
     lock = Lock()
@@ -97,9 +98,10 @@ def main() -> None:
         path = RESULTS / f"{name}.json"
         results = json.loads(path.read_text()) if path.exists() else []
         known = {r["command"] for r in results if "failed" not in r}
-        todo = [a for a in BENCHMARKS[name] if args.again or " ".join(["dicerl", "train", *a]) not in known]
+        chosen = [a for a in BENCHMARKS[name] if args.only in " ".join(a)]
+        todo = [a for a in chosen if args.again or " ".join(["dicerl", "train", *a]) not in known]
         if args.list:
-            print("\n".join(" ".join(["dicerl", "train", *a]) for a in BENCHMARKS[name]))
+            print("\n".join(" ".join(["dicerl", "train", *a]) for a in chosen))
             continue
 
         def work(arguments: list[str], results: list[dict[str, object]] = results, path: Path = path) -> None:
