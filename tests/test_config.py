@@ -187,7 +187,7 @@ def values(kind, name):
     return st.integers(int(low), int(min(high, 2**53))) if kind is int else st.floats(low, high)
 
 
-@quick
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.fixed_dictionaries({}, optional={name: values(kind, name) for name, (kind, _) in FIELDS.items()}))
 def test_json_round_trip(changes):
     config = override(Config(), changes)
