@@ -203,7 +203,7 @@ def kill_after_a_checkpoint(arguments, directory, delay):
 def killed(tmp_path_factory):
     """Killed twice at random moments, then taken to its end."""
     directory = tmp_path_factory.mktemp("killed") / "run"
-    delays = [random.Random().uniform(0.0, 0.4) for _ in range(2)]
+    delays = [random.Random().uniform(0.0, 0.2) for _ in range(2)]
     print(f"killed {delays} s after a checkpoint")  # shown with a failure
     kill_after_a_checkpoint(options(directory), directory, delays[0])
     kill_after_a_checkpoint(["resume", str(directory), "--quiet"], directory, delays[1])

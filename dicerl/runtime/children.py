@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -59,7 +58,7 @@ def start(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, C
     ours, theirs = context.Pipe()
     # Threads that wait busily would starve the process that shares their core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with _without_main(), _ignoring_interrupts():
+    with _without_main(), _holding_signals():
         process = context.Process(target=_child, args=(role, os.getpid(), theirs, shared, *args), daemon=True, name=role.__name__)
         process.start()
     theirs.close()
@@ -82,17 +81,14 @@ def _without_main() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """A child inherits what its parent ignores: Ctrl-C on the terminal is the supervisor's alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+def _holding_signals() -> Iterator[None]:
+    """Ctrl-C on the terminal is the supervisor's alone: a child starts with it blocked and then ignores it, and the
+    supervisor gets what came meanwhile when the child has started."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _die_with(parent: int) -> None:
@@ -106,6 +102,7 @@ def _die_with(parent: int) -> None:
 def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager tells the whole group; the supervisor ends us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     _die_with(parent)
     keep_freed_memory()
     try:

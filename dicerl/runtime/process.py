@@ -268,7 +268,8 @@ class ProcessRuntime:
     def _check_learner_and_evaluator(self) -> None:
         """A learner that owes an answer for long ends the run; an evaluator loses its evaluation."""
         now = time.monotonic()
-        patience = LEARNER_PATIENCE * self.config.runtime.stuck_seconds
+        # A child that only imports torch on a busy machine may take a minute for it.
+        patience = max(LEARNER_PATIENCE * self.config.runtime.stuck_seconds, STARTING_SECONDS)
         if (self._ahead or self._folder is not None) and now - self._learner_heard > patience:
             raise DicerlError(f"the learner did nothing for {patience:.0f} s; the run ends here")
         if not (self._ahead or self._folder is not None):
