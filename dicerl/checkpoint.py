@@ -55,9 +55,10 @@ def finish(folder: Path, run_dir: Path, updates: int, state: dict[str, Any]) -> 
         _sync(path)
     final = run_dir / "checkpoints" / str(updates)
     if final.exists():  # the same update again: at a stop right after a checkpoint
-        shutil.rmtree(final)
+        final.rename(folder.with_name("tmp-old"))  # aside, not away: a kill here must not leave fewer checkpoints than before
     folder.rename(final)
     _sync(final.parent)
+    discard(folder.with_name("tmp-old"))
     return final
 
 
