@@ -13,23 +13,23 @@ import numpy as np
 import torch
 
 from dicerl.config import Config
-from dicerl.core.policy import log_probs
+from dicerl.core import family, policy
 from dicerl.core.reward import shape_reward
 from dicerl.envs import VectorEnv
 from dicerl.errors import EnvironmentFailed
-from dicerl.networks import Network, load_flat_state
+from dicerl.networks import Network, Output, load_flat_state
 from dicerl.sequence import Arrays, Schema, allocate, window_length
 
 
 class Episode(NamedTuple):
-    inv_temperature: float
+    behaviour: tuple[float, ...]  # 1/tau, or what the family has (core/family.py)
     episode_return: float  # raw, undiscounted
     length: int  # agent steps
 
 
 GetParameters = Callable[[int], tuple[int, torch.Tensor] | None]  # known version -> (version, flat parameters)
 SendSequences = Callable[[Arrays], None]  # windows [L, N, ...]; waits while the collector is full
-NextTemperatures = Callable[[list[Episode], int], list[float]]  # (episodes that ended, temperatures wanted)
+NextTemperatures = Callable[[list[Episode], int], list[tuple[float, ...]]]  # (episodes that ended, behaviours wanted)
 
 
 class Actor:
@@ -48,7 +48,7 @@ class Actor:
         self._window = allocate(fields, window_length(config), env.num_envs)
         # What stood before each step of the window; a window is sent with what stood before its first.
         self._before: Arrays = {n: np.stack([self._window[n]] * window_length(config)) for n in ("state", "last_action", "last_reward")}
-        self._normalised = config.behaviour.scale == "normalised"
+        self._parameters = family.PARAMETERS[config.behaviour.family]
         self.version = -1
         self.count = 0  # calls of act
         self.agent_steps = 0  # valid steps taken
@@ -71,8 +71,8 @@ class Actor:
         self._last_action = np.full(n, -1, np.int64)
         self._last_reward = np.zeros(n, np.float32)
         self._return, self._steps = np.zeros(n), np.zeros(n, np.int64)
-        self._inv_temperature = np.array(self._next_temperatures([], n), np.float32)
-        self._following = self._inv_temperature.copy()  # of the episode after this one, drawn at this one's end
+        self._behaviour = np.array(self._next_temperatures([], n), np.float32)  # [N, parameters of the family]
+        self._following = self._behaviour.copy()  # of the episode after this one, drawn at this one's end
 
     def act(self) -> bool:
         """Choose the next actions and record them; True where that completed the windows, which are then sent."""
@@ -83,21 +83,18 @@ class Actor:
         self._before["state"][t] = self._state.transpose(0, 1).numpy()
         self._before["last_action"][t] = self._last_action
         self._before["last_reward"][t] = self._last_reward
-        with torch.inference_mode():
-            extra = {}
-            if self.config.network.last_action_reward:
-                reward = shape_reward(torch.from_numpy(self._last_reward), self.config.env.reward_shape, self.config.env.reward_scale)
-                extra = {"last_action": torch.from_numpy(self._last_action)[None], "last_reward": reward[None]}
-            out = self.network.unroll(torch.from_numpy(self._observation)[None], self._state, None, **extra)
-            self._state = out.state
-            scale = float(self.network.advantage_scale) if self._normalised else 1.0
-            log_pi = log_probs(out.advantage[0], torch.from_numpy(self._inv_temperature / scale)).numpy()  # [N, A]
+        if self.network.log_inv_temperature is not None:
+            self._behaviour[:] = float(self.network.log_inv_temperature.exp())
+        log_pi, out, scale = acting_policy(
+            self.config, self.network, self._observation, self._state, self._last_action, self._last_reward, self._behaviour)
+        self._state = out.state
         action = sample(log_pi, self._rng)
         w["observation"][t] = self._observation
         w["action"][t] = action
         w["valid"][t] = ~self._ended
         w["log_prob"][t] = log_pi[np.arange(len(action)), action]
-        w["inv_temperature"][t] = self._inv_temperature
+        for i, name in enumerate(self._parameters):
+            w[name][t] = self._behaviour[:, i]
         w["scale"][t] = scale
         w["version"][t] = self.version
         if t < self._burn_in + self._length:
@@ -133,13 +130,13 @@ class Actor:
         if was_ended.any():  # a reset step: what stands in `observation` now is an episode's first
             with torch.inference_mode():
                 self._state[:, torch.from_numpy(was_ended)] = 0.0
-            self._inv_temperature[was_ended] = self._following[was_ended]
+            self._behaviour[was_ended] = self._following[was_ended]
         self._last_action = np.where(was_ended, -1, action)
         self._last_reward = np.where(was_ended, 0.0, reward).astype(np.float32)
         self._ended = (terminated | truncated) & ~was_ended
         if self._ended.any():
             ended = np.flatnonzero(self._ended)
-            episodes = [Episode(float(self._inv_temperature[i]), float(self._return[i]), int(self._steps[i])) for i in ended]
+            episodes = [Episode(tuple(self._behaviour[i].tolist()), float(self._return[i]), int(self._steps[i])) for i in ended]
             self._following[ended] = self._next_temperatures(episodes, len(episodes))
             self._return[ended], self._steps[ended] = 0.0, 0
         self._observation = observation
@@ -158,6 +155,30 @@ class Actor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
         self.count = state["count"]
+
+
+@torch.inference_mode()
+def acting_policy(
+    config: Config, network: Network, observation: np.ndarray, state: torch.Tensor, last_action: np.ndarray, last_reward: np.ndarray,
+    behaviour: np.ndarray,
+) -> tuple[np.ndarray, Output, float]:
+    """(log pi [N, A], the network's output [1, N, ...], the unit of A) of one step of N environments; ``behaviour`` is [N, parameters]."""
+    device = network.advantage_scale.device
+
+    def tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
+    parameters = {name: tensor(behaviour[:, i]) for i, name in enumerate(family.PARAMETERS[config.behaviour.family])}
+    extra = {}
+    if config.network.last_action_reward:
+        reward = shape_reward(tensor(last_reward), config.env.reward_shape, config.env.reward_scale)
+        extra = {"last_action": tensor(last_action)[None], "last_reward": reward[None]}
+    if network.conditioned:
+        extra["inv_temperature"] = parameters["inv_temperature"][None]
+    out = network.unroll(tensor(observation)[None], state, None, **extra)
+    scale = float(network.advantage_scale) if config.behaviour.scale == "normalised" else 1.0
+    log_pi = policy.log_probs(out.advantage[0], *family.components(config.behaviour.family, parameters, scale))
+    return log_pi.cpu().numpy(), out, scale
 
 
 def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from dicerl import checkpoint
+from dicerl.actor import acting_policy, sample
 from dicerl.config import Config, validate
-from dicerl.core.policy import log_probs
+from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
 from dicerl.networks import Network
@@ -22,7 +23,7 @@ from dicerl.progress import Progress
 from dicerl.run import Run
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, amount, build_network, plan, prepare_network
-from dicerl.temperature import Temperatures, draw_inv_temperature
+from dicerl.temperature import Region, Temperatures, draw_behaviour
 
 OnBatch = Callable[..., None]  # (learner, batch)
 
@@ -155,10 +156,10 @@ def load_network(network: Network, path: Path) -> None:
 class Agent:
     """A trained network that acts. ``act`` takes one observation or a batch of them."""
 
-    def __init__(self, config: Config, spec: EnvSpec, network: Network, region: tuple[float, float], seed: int = 0) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, network: Network, region: Region, seed: int = 0) -> None:
         self.config, self.spec, self.network, self.region = config, spec, network.eval(), region
         self._rng = np.random.default_rng(seed)
-        self._inv_temperature = np.zeros(0, np.float32)  # of the episode under way
+        self._behaviour = np.zeros((0, len(region)), np.float32)  # of the episode under way
 
     def initial_state(self, batch: int = 1) -> torch.Tensor:
         return self.network.initial_state(batch)
@@ -170,8 +171,6 @@ class Agent:
     ) -> tuple[Any, torch.Tensor]:
         """(action, next state). Begin an episode with ``state=None``: unless ``inv_temperature`` is given, its tau is then
         drawn from the bandits' best region and kept for the episode."""
-        from dicerl.actor import sample
-
         single = np.ndim(observation) == len(self.spec.observation_shape)
         batch = np.ascontiguousarray(observation, self.spec.observation_dtype)[None] if single else np.ascontiguousarray(
             observation, self.spec.observation_dtype)
@@ -180,19 +179,25 @@ class Agent:
         n = len(batch)
         if self.config.network.last_action_reward:
             raise DicerlError("this network also takes the last action and reward, which act is not given; call network.unroll")
-        out = self.network.unroll(torch.from_numpy(batch)[None], self.initial_state(n) if state is None else state, None)
-        advantage = out.advantage[0]
-        if greedy:
-            action = advantage.argmax(-1).numpy()
+        if greedy:  # a conditioned network is told the middle of the best region
+            middle = [((low + high) / 2,) * 2 for low, high in self.region]
+            behaviour = draw_behaviour(self.config, middle, np.random.default_rng(0), n)
         else:
-            if state is None or len(self._inv_temperature) != n:
-                self._inv_temperature = draw_inv_temperature(self.region, self._rng, n)
-            inv = self._inv_temperature if inv_temperature is None else np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))
-            if not np.isfinite(inv).all() or (inv < 0).any():
+            if state is None or len(self._behaviour) != n:
+                self._behaviour = draw_behaviour(self.config, self.region, self._rng, n)
+            behaviour = self._behaviour
+        if self.network.log_inv_temperature is not None:
+            behaviour = np.full_like(behaviour, float(self.network.log_inv_temperature.exp()))
+        if inv_temperature is not None:
+            if PARAMETERS[self.config.behaviour.family] != ("inv_temperature",):
+                raise DicerlError(f"inv_temperature is {inv_temperature}, but this agent's family is {self.config.behaviour.family}; leave it out")
+            behaviour = np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))[:, None].copy()
+            if not np.isfinite(behaviour).all() or (behaviour < 0).any():
                 raise DicerlError(f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite")
-            scale = float(self.network.advantage_scale) if self.config.behaviour.scale == "normalised" else 1.0
-            action = sample(log_probs(advantage, torch.from_numpy(inv / scale)).numpy(), self._rng)
-        action = action + self.spec.first_action
+        nothing = np.zeros(n, np.float32)
+        log_pi, out, _ = acting_policy(
+            self.config, self.network, batch, self.initial_state(n) if state is None else state, nothing, nothing, behaviour)
+        action = (out.advantage[0].argmax(-1).cpu().numpy() if greedy else sample(log_pi, self._rng)) + self.spec.first_action
         return (int(action[0]) if single else action), out.state
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from dicerl import __version__
 from dicerl.config import Config, describe_type, fields_of, get, override, validate
 from dicerl.errors import ConfigError, DicerlError, nearest
-from dicerl.presets import PRESETS, VARIANTS, preset, preset_for
+from dicerl.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
 
 # Options with a place of their own, or that follow from others.
 SHORT = {"preset": "preset", "variant": "variant", "runtime": "runtime.kind"}
@@ -48,6 +48,12 @@ def build_parser() -> Parser:
     again.add_argument("--json", action="store_true", help="print a summary of the run as JSON at its end")
     again.add_argument("--quiet", action="store_true", help="show nothing while it trains")
 
+    variants = commands.add_parser("variants", help="list the variants", allow_abbrev=False,
+                                   description="Every variant with what it changes, and the paper's three characteristics: is there a closed-form "
+                                               "family of behaviours, is the objective free of it, is the choice adapted?",
+                                   epilog="example: dicerl variants --json")
+    variants.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
     bench = commands.add_parser("bench", help="measure throughput", allow_abbrev=False,
                                 description="Agent steps per second of environment, inference and training alone (one thread each), "
                                             "the limit they set, and the whole.",
@@ -62,7 +68,7 @@ def _add_config(parser: Parser) -> None:
     parser.add_argument("env", metavar="ENV", help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0")
     parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: laptop for Atari, minatar for MinAtar, else classic")
     parser.add_argument("--variant", default="dice", metavar="{" + ",".join(VARIANTS) + "}",
-                        help="; ".join(f"{name}: {text}" for name, (text, _) in VARIANTS.items()))
+                        help="`dicerl variants` lists what each is (default: dice)")
     parser.add_argument("--runtime", dest="runtime.kind", default=argparse.SUPPRESS, metavar="{auto,serial,process}", help="auto picks by cores")
     groups: dict[str, Any] = {}
     default = Config()
@@ -144,4 +150,21 @@ def _bench(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "bench": _bench}
+def _variants(args: argparse.Namespace) -> int:
+    if args.json:
+        print(json.dumps({name: {"text": text, "changes": changes, "characteristics": characteristics(name)}
+                          for name, (text, changes) in VARIANTS.items()}))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("variant", "closed-form\ndiversity", "objective-\ninvariant", "adaptive\ntrade-off", "what it is"):
+        table.add_column(title, justify="center" if "\n" in title else "left", no_wrap=title == "variant", vertical="middle")
+    for name, (text, _) in VARIANTS.items():
+        table.add_row(name, *["✓" if yes else "×" for yes in characteristics(name).values()], text)
+    Console().print(table)
+    return 0
+
+
+COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench}

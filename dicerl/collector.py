@@ -3,18 +3,36 @@
 Sequences live in the slots of a store (see sequence.py); only slot numbers move. A slot is *free*, *lent* to
 an actor that writes it, *queued* for training, or *out* with a batch. When no slot is free actors wait: nothing
 is dropped or overwritten.
+
+With ``replay`` a sequence that had its uses is not forgotten (LASER): the newest ``replay_capacity`` of them are *kept*, and
+``replayed`` sequences of each batch are drawn from those uniformly, without repetition, beside the new ones' own ``reuse`` uses.
+Until that many are kept, batches hold new sequences only.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+
+import numpy as np
+
+from dicerl import seeding
+from dicerl.config import Config
 
 
 class Collector:
-    def __init__(self, capacity: int, batch: int, reuse: int) -> None:
-        if capacity < batch:
-            raise ValueError(f"a collector of {capacity} slots cannot hold a batch of {batch}")
+    def __init__(
+        self, capacity: int, batch: int, reuse: int, replayed: int = 0, replay_capacity: int = 0, seed: int | np.random.SeedSequence = 0,
+    ) -> None:
+        if capacity < batch + replay_capacity:
+            raise ValueError(f"a collector of {capacity} slots cannot hold a batch of {batch}{f' and {replay_capacity} to replay' * (replayed > 0)}")
+        if not 0 <= replayed < batch or replayed > replay_capacity:
+            raise ValueError(f"{replayed} of a batch of {batch} cannot come from {replay_capacity} kept sequences")
         self.batch_size, self.reuse = batch, reuse
+        self.replayed, self.replay_capacity = replayed, replay_capacity
+        self.rng = np.random.default_rng(seed)
+        self._kept: deque[int] = deque()  # oldest first
+        self._out: Counter[int] = Counter()  # kept slots that a batch under way holds: not to be written over
+        self.served_again = 0  # uses of kept sequences
         self._free = deque(range(capacity))
         self._lent: set[int] = set()
         self._queue: deque[int] = deque()  # every slot at most once, so a batch never holds a sequence twice
@@ -50,36 +68,80 @@ class Collector:
             self._lent.remove(slot)
             self._free.append(slot)
 
+    @property
+    def num_kept(self) -> int:
+        return len(self._kept)
+
+    def _older(self) -> int:
+        """How many of the next batch are replayed."""
+        return self.replayed if len(self._kept) >= self.replayed else 0
+
     def ready(self) -> bool:
-        return len(self._queue) >= self.batch_size
+        return len(self._queue) >= self.batch_size - self._older()
 
     def next_batch(self) -> list[int]:
-        """The slots that waited longest; tell ``taken`` when the learner has copied them."""
-        return [self._queue.popleft() for _ in range(self.batch_size)]
+        """The new slots that waited longest, then those replayed; tell ``taken`` when the learner has copied them."""
+        older = self._older()
+        slots = [self._queue.popleft() for _ in range(self.batch_size - older)]
+        if older:
+            again = [self._kept[i] for i in self.rng.choice(len(self._kept), older, replace=False)]
+            self._out.update(again)
+            slots += again
+        return slots
 
     def taken(self, slots: list[int]) -> None:
-        """The batch was copied: a slot that had all its uses is free again, any other waits for its next one."""
-        self.served += len(slots)
+        """The batch was copied: a slot that had all its uses is free again (or kept), any other waits for its next one."""
         for slot in slots:
+            if self._out[slot]:
+                self._out[slot] -= 1
+                self.served_again += 1
+                continue
+            self.served += 1
             self._uses[slot] += 1
             if self._uses[slot] == self.reuse:
                 self.retired += 1
-                self._free.append(slot)
+                (self._kept if self.replayed else self._free).append(slot)
             else:
                 self._queue.append(slot)
+        # A kept sequence that is in a batch under way stays until that was copied.
+        surplus = len(self._kept) - self.replay_capacity
+        if surplus > 0:
+            for slot in [s for s in self._kept if not self._out[s]][:surplus]:
+                self._kept.remove(slot)
+                self._free.append(slot)
+
+    def numbers(self) -> dict[str, float]:
+        """For the metrics: uses so far of a new sequence, how many wait, and what replay does."""
+        numbers = {"reuse_served": self.served / max(1, self.received), "queued_sequences": float(len(self._queue))}
+        if self.replayed:
+            numbers |= {"kept_sequences": float(len(self._kept)), "replayed_fraction": self.served_again / max(1, self.served + self.served_again)}
+        return numbers
+
+    def kept(self) -> list[int]:
+        """The slots kept for replay, oldest first."""
+        return list(self._kept)
 
     def pending(self) -> list[tuple[int, int]]:
         """(slot, uses so far) of what waits, in order: what a checkpoint of the serial runtime saves."""
         return [(slot, self._uses[slot]) for slot in self._queue]
 
-    def restore(self, uses: list[int]) -> list[int]:
-        """Queue saved sequences again; returns the slots to write them into."""
+    def restore(self, uses: list[int], kept: int = 0) -> list[int]:
+        """Queue saved sequences again, then keep as many more for replay; returns the slots to write them into."""
         slots = self.lend(len(uses))
         self.receive(slots)
         self.received -= len(slots)
         for slot, used in zip(slots, uses, strict=True):
             self._uses[slot] = used
-        return slots
+        again = self.lend(kept)
+        self._lent.difference_update(again)
+        self._kept.extend(again)
+        return slots + again
+
+
+def build(config: Config, capacity: int) -> Collector:
+    """The collector of a run; ``capacity`` counts every slot of its store."""
+    return Collector(capacity, config.sequence.batch, config.sequence.reuse, config.replayed,
+                     config.collector.replay_capacity if config.replayed else 0, seeding.stream(config.seed, "replay"))
 
 
 def default_capacity(batch: int, num_envs: int) -> int:

@@ -59,9 +59,14 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class BehaviourConfig:
-    source: Literal["bandit", "fixed", "distribution"] = row(
-        "bandit", "1/tau of an episode: the bandits' vote, a fixed value, or the bandits' initial distribution")
-    inv_temperature: float = row(1.0, "1/tau where source is fixed")
+    family: Literal["boltzmann", "epsilon", "mixture", "conditioned"] = row(
+        "boltzmann", "of policies: exp(A/tau); eps-greedy; w pi_tau1 + (1-w) pi_tau2; exp(A/tau) of a network that is told tau")
+    source: Literal["bandit", "fixed", "distribution", "trainable"] = row(
+        "bandit", "an episode's tau (or eps, or tau1, tau2, w): the bandits' vote, a fixed value, the bandits' initial distribution; "
+        "trainable: tau is a parameter of the network")
+    inv_temperature: float = row(1.0, "1/tau where source is fixed, and where a trainable one starts")
+    epsilon: float = row(0.05, "eps where family is epsilon and source is fixed")
+    mixture: tuple[float, ...] = row((1.0, 10.0, 0.5), "1/tau1,1/tau2,w where family is mixture and source is fixed")
     scale: Literal["raw", "normalised"] = row(
         "raw", "pi ~ exp(A/tau), or tau measured in units of A's own running deviation over actions")
 
@@ -88,11 +93,24 @@ class SequenceConfig:
 
 
 @dataclass(frozen=True)
+class CollectorConfig:
+    replay: float = row(0.0, "fraction of each batch that is drawn from older sequences, uniformly (LASER); 0: none")
+    replay_capacity: int = row(1024, "older sequences kept for replay, the newest ones")
+
+
+@dataclass(frozen=True)
 class LossConfig:
+    critic: Literal["dueling", "casa"] = row("dueling", "Q = V + A (DiCE), or Q = A - sg(pi).A + sg(V) (CASA)")
+    stop_pi: bool = row(True, "casa critic: no gradient through pi")
+    stop_v: bool = row(True, "casa critic: no gradient of Q through V")
+    estimator: Literal["vtrace+retrace", "drtrace", "vtrace+qtrace"] = row(
+        "vtrace+retrace", "of V and Q: DiCE's; CASA's DR-Trace for both; V-Trace and DR-Trace's sum with Q in the place of V")
     discount: float = row(0.997, "gamma", paper="Discount")
     value: float = row(1.0, "xi, weight of L_V", paper="V-loss Scaling")
     q: float = row(10.0, "alpha, weight of L_Q", paper="Q-loss Scaling")
     policy: float = row(10.0, "beta, weight of L_pi", paper="pi-loss Scaling")
+    scaling: Literal["fixed", "random"] = row("fixed", "alpha and beta as they are, or drawn from U[0, 2 alpha], U[0, 2 beta] for every sequence")
+    auxiliary: float = row(0.0, "weight of the forward-dynamics and of the inverse-dynamics loss; 0: none")
     entropy: float = row(0.0, "coefficient of the entropy bonus", paper="Entropy Regularization")
     entropy_scale: Literal["tau", "plain"] = row("tau", "the bonus: tau*H[pi_tau], or H[pi_tau]")
     rho_bar: float = row(1.05, "clip of rho", paper="Importance Sampling Clip rho")
@@ -151,6 +169,7 @@ class Config:
     behaviour: BehaviourConfig = field(default_factory=BehaviourConfig)
     bandit: BanditConfig = field(default_factory=BanditConfig)
     sequence: SequenceConfig = field(default_factory=SequenceConfig)
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -160,6 +179,11 @@ class Config:
     def replace(self, **changes: Any) -> Config:
         """A copy with dotted changes: ``config.replace(frames=10, **{"loss.q": 1.0})``; values are checked."""
         return override(self, {k.replace("__", "."): v for k, v in changes.items()})
+
+    @property
+    def replayed(self) -> int:
+        """Older sequences in each batch."""
+        return round(self.collector.replay * self.sequence.batch)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -280,6 +304,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "network.hidden": (1, 65_536), "network.lstm": (0, 65_536), "network.forget_bias": (-10, 10), "network.statistics_steps": (1, 1e8),
     "network.statistics_floor": (1e-6, 1e6), "network.statistics_clip": (0.1, 1e6),
     "behaviour.inv_temperature": (0, 1e6),
+    "behaviour.epsilon": (0, 1), "collector.replay": (0, 0.99), "collector.replay_capacity": (1, 1e8), "loss.auxiliary": (0, 1e6),
     "bandit.num_bandits": (1, 10_000), "bandit.num_candidates": (1, 10_000), "bandit.ucb_scale": (0, 1e6),
     "bandit.max_inv_temperature": (1e-6, 1e6), "bandit.accuracy": (1e-4, 10),
     "sequence.burn_in": (0, 100_000), "sequence.length": (1, 100_000), "sequence.batch": (1, 1e6),
@@ -307,6 +332,7 @@ def validate(config: Config) -> Config:
         values = get(config, name)
         if not values or not all(0 <= v <= 1000 for v in values):
             raise ConfigError(name, values, "it needs at least one value, each between 0 and 1000")
+    _validate_combinations(config)
     if config.runtime.num_actors > config.runtime.num_envs:
         raise ConfigError("runtime.num_actors", config.runtime.num_actors, f"runtime.num_envs is only {config.runtime.num_envs}")
     if 0 < config.sequence.capacity < config.sequence.batch:
@@ -315,6 +341,26 @@ def validate(config: Config) -> Config:
         most = math.log1p(config.bandit.max_inv_temperature)
         raise ConfigError("bandit.accuracy", config.bandit.accuracy, f"it leaves no tile; it must be at most {most:.3g}")
     return config
+
+
+def _validate_combinations(config: Config) -> None:
+    behaviour, loss = config.behaviour, config.loss
+    if loss.estimator == "drtrace" and loss.critic != "casa":
+        raise ConfigError("loss.estimator", loss.estimator, f"with loss.critic {loss.critic} it learns nothing: its V - Q terms need E_pi[A] = 0, "
+                          "which only loss.critic casa gives")
+    if behaviour.source == "trainable" and behaviour.family != "boltzmann":
+        raise ConfigError("behaviour.source", behaviour.source, f"it needs behaviour.family boltzmann, not {behaviour.family}")
+    if behaviour.source == "trainable" and not behaviour.inv_temperature > 0:
+        raise ConfigError("behaviour.inv_temperature", behaviour.inv_temperature, "where it is trainable it must start above 0")
+    mixture = behaviour.mixture
+    if len(mixture) != 3 or not 0 <= mixture[0] <= mixture[1] <= 1e6 or not 0 <= mixture[2] <= 1:
+        raise ConfigError("behaviour.mixture", mixture, "it must be 1/tau1,1/tau2,w with 0 <= 1/tau1 <= 1/tau2 and w from 0 to 1")
+    replayed = config.replayed
+    if config.collector.replay and not 0 < replayed < config.sequence.batch:
+        raise ConfigError("collector.replay", config.collector.replay, f"of a batch of {config.sequence.batch} it must leave at least one "
+                          "new and one older sequence")
+    if replayed and config.collector.replay_capacity < replayed:
+        raise ConfigError("collector.replay_capacity", config.collector.replay_capacity, f"a batch takes {replayed} of them; that is the least")
 
 
 def describe_type(kind: Any) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl.actor import sample
+from dicerl.actor import acting_policy, sample
 from dicerl.config import Config
-from dicerl.core.policy import log_probs
-from dicerl.core.reward import shape_reward
+from dicerl.core.family import PARAMETERS
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env
 from dicerl.networks import Network
-from dicerl.temperature import draw_inv_temperature
+from dicerl.temperature import Region, draw_behaviour
 
 
 def summarise(returns: np.ndarray) -> dict[str, Any]:
@@ -34,26 +33,27 @@ class Evaluator:
         self.env: VectorEnv = make_vector_env(config, 2 * self.episodes, make_env, env_threads)
 
     def evaluate(
-        self, region: tuple[float, float], seed: np.random.SeedSequence, beat: Callable[[], None] = lambda: None,
+        self, region: Region, seed: np.random.SeedSequence, beat: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """``beat`` is called now and then: long episodes are a sign of life."""
         rng = np.random.default_rng(seed)
-        inv = draw_inv_temperature(region, rng, self.episodes)
-        returns = self._play(np.concatenate([inv, np.zeros(self.episodes, np.float32)]), rng, beat)
+        behaviour = draw_behaviour(self.config, region, rng, self.episodes)
+        if self.network.log_inv_temperature is not None:
+            behaviour[:] = float(self.network.log_inv_temperature.exp())
+        returns = self._play(np.concatenate([behaviour, behaviour]), rng, beat)
         greedy = summarise(returns[self.episodes:])
         return {
             **summarise(returns[: self.episodes]), "episodes": self.episodes,
-            "inv_temperatures": [round(float(x), 4) for x in inv], **{f"greedy_{k}": v for k, v in greedy.items()},
+            **{f"{name}s": [round(float(x), 4) for x in behaviour[:, i]] for i, name in enumerate(PARAMETERS[self.config.behaviour.family])},
+            **{f"greedy_{k}": v for k, v in greedy.items()},
         }
 
     @torch.inference_mode()
-    def _play(self, inv_temperature: np.ndarray, rng: np.random.Generator, beat: Callable[[], None]) -> np.ndarray:
-        """Raw return of one episode of every environment; the second half acts greedily.    [2N] -> [2N]"""
+    def _play(self, behaviour: np.ndarray, rng: np.random.Generator, beat: Callable[[], None]) -> np.ndarray:
+        """Raw return of one episode of every environment; the second half acts greedily.    [2N, parameters] -> [2N]"""
         n = self.env.num_envs
         greedy = np.arange(n) >= self.episodes
         network = self.network.eval()
-        device = network.advantage_scale.device
-        scale = float(network.advantage_scale) if self.config.behaviour.scale == "normalised" else 1.0
         observation = self.env.reset(int(rng.integers(2**31)))
         state = network.initial_state(n)
         last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
@@ -61,15 +61,9 @@ class Evaluator:
         for step in range(self.config.evaluation.max_steps):
             if step % 100 == 0:
                 beat()
-            extra = {}
-            if self.config.network.last_action_reward:
-                reward_in = shape_reward(torch.from_numpy(last_reward), self.config.env.reward_shape, self.config.env.reward_scale)
-                extra = {"last_action": torch.from_numpy(last_action).to(device)[None], "last_reward": reward_in.to(device)[None]}
-            out = network.unroll(torch.from_numpy(observation).to(device)[None], state, None, **extra)
+            log_pi, out, _ = acting_policy(self.config, network, observation, state, last_action, last_reward, behaviour)
             state = out.state
-            advantage = out.advantage[0].cpu()
-            drawn = sample(log_probs(advantage, torch.from_numpy(inv_temperature / scale)).numpy(), rng)
-            action = np.where(greedy, advantage.argmax(-1).numpy(), drawn)
+            action = np.where(greedy, out.advantage[0].argmax(-1).cpu().numpy(), sample(log_pi, rng))
             observation, reward, terminated, truncated = self.env.step(action)
             total += np.where(alive, reward, 0.0)
             alive &= ~(terminated | truncated)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dicerl import seeding
 from dicerl.config import Config
-from dicerl.core import losses, policy, targets
+from dicerl.core import critic, family, losses, policy, targets
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.networks import Network, Output
@@ -22,9 +23,9 @@ SCALE_FLOOR = 1e-6
 
 
 def total_updates(config: Config, action_repeat: int) -> int:
-    """Updates of the whole run: every step is trained ``reuse`` times in batches of B * T steps."""
+    """Updates of the whole run: every step is trained ``reuse`` times in batches of B * T steps, without those replayed."""
     s = config.sequence
-    return max(1, math.ceil(config.frames / action_repeat * s.reuse / (s.batch * s.length)))
+    return max(1, math.ceil(config.frames / action_repeat * s.reuse / ((s.batch - config.replayed) * s.length)))
 
 
 def schedule(config: Config, updates: float, total: int) -> tuple[float, float]:
@@ -59,6 +60,7 @@ class Learner:
         o = config.optimizer
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=o.weight_decay, fused=True)
+        self._parameters = family.PARAMETERS[config.behaviour.family]
         self.updates = 0
         self.steps_trained = 0  # valid ones, each as often as it was trained
         self.lags: list[tuple[float, float]] = []  # (mean, largest) of every batch since the last diagnostics
@@ -82,6 +84,10 @@ class Learner:
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_norm)
         self.optimizer.step()
+        if self.network.log_inv_temperature is not None:
+            most = math.log(self.config.bandit.max_inv_temperature)
+            with torch.no_grad():
+                self.network.log_inv_temperature.clamp_(min=-abs(most), max=abs(most))
         if self.config.behaviour.scale == "normalised":
             spread = losses.masked_mean(out.advantage.detach()[:-1].std(-1, correction=0), parts["valid"])
             self.network.advantage_scale.lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
@@ -107,6 +113,8 @@ class Learner:
             extra["last_action"] = torch.cat([data["last_action"][None], action[:-1]])
             shaped = torch.cat([data["last_reward"][None], reward[:-1]])
             extra["last_reward"] = self._shape(shaped)
+        if self.network.conditioned:
+            extra["inv_temperature"] = data["inv_temperature"]
         state = data["state"].transpose(0, 1)
         if start and self.network.lstm is not None:
             with torch.no_grad():
@@ -118,33 +126,72 @@ class Learner:
         cfg, start = self.config.loss, self.config.sequence.burn_in
         step = {n: data[n][start:-1] for n in ("reward", "discount", "valid", "log_prob")}  # [T, B]
         action = data["action"][start:]  # [T + 1, B]
-        inv = (data["inv_temperature"] / data["scale"])[start:]
         valid = step["valid"]
         reward = self._shape(step["reward"])
         value, advantage = out.value, out.advantage
-        log_pi = policy.log_probs(advantage.detach(), inv)  # [T + 1, B, A]
+        inv, weight = self._policy({name: data[name][start:] for name in self._parameters}, data["scale"][start:])
+        log_pi = policy.log_probs(advantage if not cfg.stop_pi else advantage.detach(), inv, weight)  # [T + 1, B, A]
+        every_q = critic.dueling(value, advantage) if cfg.critic == "dueling" else critic.casa(
+            value, advantage, log_pi.exp(), stop_pi=cfg.stop_pi, stop_v=cfg.stop_v)
+        log_pi = log_pi.detach()
         log_ratio = policy.gather(log_pi, action)[:-1] - step["log_prob"]
-        q = value + policy.gather(advantage, action)  # dueling: Q = V + A
-        fixed_v, fixed_q = value.detach(), q.detach()
-        next_q = fixed_q[1:]
-        if cfg.retrace_bootstrap == "expected":
-            next_q = (fixed_v + (log_pi.exp() * advantage.detach()).sum(-1))[1:]
-        common = (reward, step["discount"], log_ratio, valid)
-        v_target = targets.vtrace(fixed_v[:-1], fixed_v[1:], *common, rho_bar=cfg.rho_bar, c_bar=cfg.c_bar)
-        q_target = targets.retrace(fixed_q[:-1], next_q, *common, c_bar=cfg.c_bar)
+        q = policy.gather(every_q, action)
+        v_target, q_target, target_advantage = self._targets(
+            value.detach(), q.detach(), every_q.detach(), log_pi, reward, step["discount"], log_ratio, valid)
         rho = targets.clipped_ratio(log_ratio, valid, cfg.rho_bar)
-        head, temperature = advantage[:-1], inv[:-1]
+        head, acting = advantage[:-1], (inv[:-1], None if weight is None else weight[:-1])
+        policy_loss = losses.policy_loss(head, acting[0].detach(), action[:-1], rho, target_advantage, acting[1])
+        if self.network.log_inv_temperature is not None:
+            policy_loss = policy_loss + losses.temperature_loss(
+                self.network.log_inv_temperature, head, acting[0].detach(), action[:-1], rho, target_advantage)
+        auxiliary = None
+        if cfg.auxiliary:
+            foretold, guessed = self.network.dynamics(out, action[:-1])
+            auxiliary = losses.forward_dynamics_loss(foretold, out.features[1:]) + losses.inverse_dynamics_loss(guessed, action[:-1])
+        alpha, beta = self._scaling(valid.shape[1])
         loss = losses.weighted_sum(
-            losses.value_loss(value[:-1], v_target.value), losses.q_loss(q[:-1], q_target.q),
-            losses.policy_loss(head, temperature, action[:-1], rho, v_target.advantage),
-            losses.entropy_bonus(head, temperature, cfg.entropy_scale) if cfg.entropy else None,
-            valid, xi=cfg.value, alpha=cfg.q, beta=cfg.policy, entropy_coefficient=cfg.entropy,
+            losses.value_loss(value[:-1], v_target), losses.q_loss(q[:-1], q_target), policy_loss,
+            losses.entropy_bonus(head, acting[0], cfg.entropy_scale, acting[1]) if cfg.entropy else None,
+            valid, xi=cfg.value, alpha=alpha, beta=beta, entropy_coefficient=cfg.entropy,
+            auxiliary=auxiliary, auxiliary_coefficient=cfg.auxiliary,
         )
-        parts = {"log_ratio": log_ratio, "valid": valid, "log_pi": log_pi[:-1], "target_advantage": v_target.advantage,
-                 "value_target": v_target.value, "q_target": q_target.q}
+        parts = {"log_ratio": log_ratio, "valid": valid, "log_pi": log_pi[:-1], "target_advantage": target_advantage,
+                 "value_target": v_target, "q_target": q_target}
+        if cfg.scaling == "random":
+            parts |= {"alpha": torch.as_tensor(alpha), "beta": torch.as_tensor(beta)}
         return loss, parts
 
-    @torch.no_grad()
+    def _policy(self, parameters: dict[str, Tensor], scale: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The target policy: of the family that acted, with the same parameters; a trainable tau as it is now."""
+        if self.network.log_inv_temperature is not None:
+            parameters = {"inv_temperature": self.network.log_inv_temperature.exp().expand_as(scale)}
+        return family.components(self.config.behaviour.family, parameters, scale)
+
+    def _targets(
+        self, value: Tensor, q: Tensor, every_q: Tensor, log_pi: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(vs, qs, advantage) of the T trained steps from V, Q and pi of T + 1."""
+        cfg = self.config.loss
+        common = (reward, discount, log_ratio, valid)
+        bars = {"rho_bar": cfg.rho_bar, "c_bar": cfg.c_bar}
+        if cfg.estimator == "drtrace":
+            both = targets.drtrace(value[:-1], value[1:], q[:-1], *common, **bars)
+            return both.value, both.q, both.advantage
+        next_q = (log_pi.exp() * every_q).sum(-1)[1:] if cfg.retrace_bootstrap == "expected" else q[1:]
+        v = targets.vtrace(value[:-1], value[1:], *common, **bars)
+        if cfg.estimator == "vtrace+qtrace":
+            return v.value, targets.qtrace(q[:-1], next_q, *common, **bars).q, v.advantage
+        return v.value, targets.retrace(q[:-1], next_q, *common, c_bar=cfg.c_bar).q, v.advantage
+
+    def _scaling(self, batch: int) -> tuple[float | Tensor, float | Tensor]:
+        """alpha and beta: fixed, or drawn anew for every sequence of every batch.    -> [B] each"""
+        cfg = self.config.loss
+        if cfg.scaling == "fixed":
+            return cfg.q, cfg.policy
+        rng = np.random.default_rng(seeding.stream(self.config.seed, "scaling", self.updates))
+        drawn = torch.from_numpy(rng.random((2, batch), np.float32)).to(self.device)
+        return 2 * cfg.q * drawn[0], 2 * cfg.policy * drawn[1]
+
     def _diagnostics(self, batch: Arrays, out: Output, loss: losses.Losses, parts: dict[str, Tensor], norm: Tensor) -> dict[str, float]:
         cfg, start = self.config.loss, self.config.sequence.burn_in
         valid = parts["valid"]
@@ -166,15 +213,24 @@ class Learner:
             "dead_units": (features.amax(0) == features.amin(0)).float().mean(),  # the same for every step of the batch
             "feature_spread": features.std(0, correction=0).mean(),
         }
+        if cfg.auxiliary:
+            numbers["loss_auxiliary"] = loss.auxiliary
+        for name in ("alpha", "beta"):
+            if name in parts:  # the coefficients of each sequence
+                numbers |= {f"{name}_mean": parts[name].mean(), f"{name}_std": parts[name].std(correction=0)}
+        trainable = self.network.log_inv_temperature
+        if trainable is not None:
+            numbers |= {"trainable_inv_temperature": trainable.detach().exp(),
+                        "trainable_gradient": torch.zeros(()) if trainable.grad is None else trainable.grad}
         names = list(numbers)
         result = dict(zip(names, torch.stack([numbers[n].float().reshape(()) for n in names]).tolist(), strict=True))
         mask = batch["valid"][start:-1]
         lags, self.lags = self.lags, []
-        inv = batch["inv_temperature"][start:-1][mask]
+        drawn = {name: batch[name][start:-1][mask] for name in self._parameters}
         return result | {
             "policy_lag": sum(mean for mean, _ in lags) / max(1, len(lags)), "policy_lag_max": max((most for _, most in lags), default=0.0),
             "sequence_age": float(time.time() - batch["created"].mean()), "valid_fraction": float(mask.mean()),
-            "inv_temperature_mean": float(inv.mean()) if inv.size else 0.0,
+            **{f"{name}_mean": float(x.mean()) if x.size else 0.0 for name, x in drawn.items()},
         }
 
     def optimizer_tensors(self) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
-"""The network: torso, LSTM with resets and burn-in, heads V and A.
+"""The network: torso, LSTM with resets and burn-in, heads V and A, and what single variants add.
 
-    observation -> torso -> [LSTM] -> V(s), A(s, .)
+    observation [, x] -> torso -> [LSTM] -> V(s), A(s, .)
 
 Statistics that are part of the agent (input mean and deviation, A's running deviation) are buffers: they are
 versioned, pushed and saved with the parameters.
@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dicerl.config import NetworkConfig
+from dicerl.config import Config
+from dicerl.core.bandit import MAX_X
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 
@@ -24,6 +25,7 @@ class Output(NamedTuple):
     value: Tensor  # [T, B]
     advantage: Tensor  # [T, B, A]
     features: Tensor  # [T, B, F] of the torso
+    hidden: Tensor  # [T, B, H] what the heads see
     state: Tensor  # [2, B, H]
 
 
@@ -57,13 +59,17 @@ def minatar(channels: int) -> nn.Sequential:
 
 
 CONVOLUTIONS = {"impala_deep": impala_deep, "impala_shallow": impala_shallow, "minatar": minatar}
+COSINES = 8  # cos(pi k x), k = 1..8: how a conditioned network is told x = log(1 + 1/tau), scaled to [0, 1]
 SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
 
 
 class Network(nn.Module):
-    def __init__(self, config: NetworkConfig, spec: EnvSpec) -> None:
+    def __init__(self, whole: Config, spec: EnvSpec) -> None:
         super().__init__()
+        config = whole.network
         self.config, self.spec = config, spec
+        self.conditioned = whole.behaviour.family == "conditioned"
+        told = COSINES if self.conditioned else 0
         self.num_actions = spec.num_actions
         torso = config.torso
         if torso == "auto":
@@ -77,7 +83,7 @@ class Network(nn.Module):
         if torso == "mlp":
             size = math.prod(spec.observation_shape)
             self.convolutions = None
-            dense: list[nn.Module] = [nn.Linear(size, config.hidden), activation(), nn.Linear(config.hidden, config.hidden)]
+            dense: list[nn.Module] = [nn.Linear(size + told, config.hidden), activation(), nn.Linear(config.hidden, config.hidden)]
         else:
             if not spec.is_image or min(self.image_shape[1:]) < SMALLEST_IMAGE[torso]:
                 raise ConfigError("network.torso", torso, f"it takes images from {SMALLEST_IMAGE[torso]} pixels a side; "
@@ -86,7 +92,7 @@ class Network(nn.Module):
             self.convolutions = CONVOLUTIONS[torso](self.image_shape[0])
             with torch.no_grad():
                 size = self.convolutions(torch.zeros(1, *self.image_shape)).numel()
-            dense = [nn.Linear(size, config.hidden)]
+            dense = [nn.Linear(size + told, config.hidden)]
         if config.layer_norm:
             dense.append(nn.LayerNorm(config.hidden))
         self.dense = nn.Sequential(*dense, activation())
@@ -101,6 +107,14 @@ class Network(nn.Module):
             self.register_buffer("input_inv_deviation", torch.ones(1, *shape))
             self.register_buffer("input_offset", torch.zeros(1, *shape))
         self.register_buffer("advantage_scale", torch.ones(()))
+        self.forward_model = self.inverse_model = None
+        if whole.loss.auxiliary:
+            self.forward_model = nn.Sequential(
+                nn.Linear(width + self.num_actions, config.hidden), nn.ReLU(), nn.Linear(config.hidden, config.hidden))
+            self.inverse_model = nn.Sequential(nn.Linear(2 * config.hidden, config.hidden), nn.ReLU(), nn.Linear(config.hidden, self.num_actions))
+        self.log_inv_temperature = None  # trainable: log(1/tau)
+        if whole.behaviour.source == "trainable":
+            self.log_inv_temperature = nn.Parameter(torch.tensor(math.log(whole.behaviour.inv_temperature)))
         if config.initialisation == "orthogonal":
             self._orthogonal()
         if self.lstm is not None:
@@ -135,8 +149,8 @@ class Network(nn.Module):
         # The axes are moved while elements are still bytes: a quarter of the traffic.
         return x.contiguous(memory_format=torch.channels_last).to(torch.float32)
 
-    def torso(self, observation: Tensor) -> Tensor:
-        """[N, ...] -> [N, hidden]"""
+    def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
+        """[N, ...], and [N] where the network is conditioned -> [N, hidden]"""
         x = self.inputs(observation)
         if self.normalise == "scale":
             x = x.mul_(1.0 / self.input_range) if x is not observation else x * (1.0 / self.input_range)
@@ -145,7 +159,12 @@ class Network(nn.Module):
             x = torch.addcmul(self.input_offset, x, self.input_inv_deviation).clamp_(-clip, clip)
         if self.convolutions is not None:
             x = self.convolutions(x)
-        return self.dense(x.flatten(1))
+        x = x.flatten(1)
+        if self.conditioned:
+            assert inv_temperature is not None
+            angle = torch.log1p(inv_temperature).mul(math.pi / MAX_X).unsqueeze(-1)
+            x = torch.cat([x, torch.cos(angle * torch.arange(1, COSINES + 1, device=x.device))], -1)
+        return self.dense(x)
 
     def initial_state(self, batch: int, device: torch.device | str | None = None) -> Tensor:
         """Zeros, [2, B, H]: (h, c)."""
@@ -153,14 +172,17 @@ class Network(nn.Module):
 
     def unroll(
         self, observation: Tensor, state: Tensor, first: Tensor | None, last_action: Tensor | None = None,
-        last_reward: Tensor | None = None,
+        last_reward: Tensor | None = None, inv_temperature: Tensor | None = None,
     ) -> Output:
         """Run [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode starts and the state is zero.
 
-        ``last_action`` [T, B] is -1 where there was none.
+        ``last_action`` [T, B] is -1 where there was none; ``inv_temperature`` [T, B] is told to a conditioned network.
         """
         steps, batch = observation.shape[:2]
-        features = self.torso(observation.flatten(0, 1)).unflatten(0, (steps, batch))
+        told = None
+        if self.conditioned:
+            told = observation.new_zeros(steps * batch, dtype=torch.float32) if inv_temperature is None else inv_temperature.flatten()
+        features = self.torso(observation.flatten(0, 1), told).unflatten(0, (steps, batch))
         x = features
         if self.config.last_action_reward:
             if last_action is None or last_reward is None:  # as at an episode's start
@@ -172,7 +194,16 @@ class Network(nn.Module):
         if self.lstm is not None:
             y, state = self._lstm(x, state, first)
             x = torch.cat([y, x], -1) if self.config.skip else y
-        return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, state)
+        return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, x, state)
+
+    def dynamics(self, out: Output, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Of T + 1 steps: the torso's features at t + 1 as foretold from h_t and a_t, and the logits of a_t from the features at
+        t and t + 1.    [T, B] -> [T, B, F], [T, B, A]"""
+        assert self.forward_model is not None
+        assert self.inverse_model is not None
+        taken = nn.functional.one_hot(action, self.num_actions).to(out.hidden.dtype)
+        foretold = self.forward_model(torch.cat([out.hidden[:-1], taken], -1))
+        return foretold, self.inverse_model(torch.cat([out.features[:-1], out.features[1:]], -1))
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
         """The fused LSTM over the stretches between episode starts: few calls instead of one a step."""

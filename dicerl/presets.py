@@ -67,12 +67,41 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+_FIXED = {"behaviour.source": "fixed", "behaviour.inv_temperature": 1.0, "behaviour.scale": "raw"}  # tau = 1 as the paper means it
+_CASA = {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1}
+# V-Trace alone, weighted as IMPALA weighs it; the clips are IMPALA's.
+_IMPALA = {**_FIXED, "loss.q": 0.0, "loss.policy": 1.0, "loss.value": 0.5, "loss.entropy": 0.01, "loss.rho_bar": 1.0, "loss.c_bar": 1.0}
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dice": ("the paper's agent: temperatures from the bandits' vote", {}),
-    "baseline": ("tau = 1 always, no bandit", {"behaviour.source": "fixed", "behaviour.inv_temperature": 1.0, "behaviour.scale": "raw"}),
+    "baseline": ("tau = 1 always, no bandit", _FIXED),
     "random": ("tau from the bandits' initial distribution, never adapted", {"behaviour.source": "distribution"}),
     "entropy": ("dice with an entropy bonus of coefficient 1", {"loss.entropy": 1.0}),
+    "casa": ("Q = A - E_pi[A] + V with DR-Trace, forward- and inverse-dynamics losses", _CASA),
+    "casa/no_stop_pi": ("casa with the gradient through pi in E_pi[A]", {**_CASA, "loss.stop_pi": False}),
+    "casa/no_stop_v": ("casa with the gradient of Q through V", {**_CASA, "loss.stop_v": False}),
+    "casa/no_drtrace": ("casa with V-Trace for V, and Q in the place of V in DR-Trace's sum for Q", {**_CASA, "loss.estimator": "vtrace+qtrace"}),
+    "casa/random_scaling": ("casa with alpha and beta drawn anew for every sequence", {**_CASA, "loss.scaling": "random"}),
+    "casa/trainable_tau": ("casa with tau as a trained parameter, no bandit", {**_CASA, "behaviour.source": "trainable"}),
+    "casa/no_bva": ("casa with the bandits' initial distribution, never adapted", {**_CASA, "behaviour.source": "distribution"}),
+    "epsilon": ("dice over eps-greedy policies: the vote searches eps", {"behaviour.family": "epsilon"}),
+    "mixture": ("dice over w pi_tau1 + (1-w) pi_tau2: the vote searches tau1, tau2 and w", {"behaviour.family": "mixture"}),
+    "conditioned": ("dice with a network that is told tau: V and A of pi_tau itself", {"behaviour.family": "conditioned"}),
+    "impala": ("V-Trace alone, tau = 1, entropy coefficient 0.01", _IMPALA),
+    # Half of each batch, so twice the updates; LASER's own 7/8 would be eight times as many.
+    "laser": ("impala with half of each batch from a shared replay", {**_IMPALA, "collector.replay": 0.5}),
 }
+# At the paper's scale by name; --variant gives them at any preset's.
+PRESETS |= {name: VARIANTS[name][1] for name in ("impala", "laser")}
+
+
+def characteristics(variant: str) -> dict[str, bool]:
+    """The paper's three characteristics of a variant, from what it is made of."""
+    config = override(Config(), VARIANTS[variant][1])
+    diverse = config.behaviour.source in ("bandit", "distribution")
+    # Without a family of policies to choose from there is nothing to keep the objective from or to adapt (the paper's N/A).
+    return {"closed-form diversity": diverse, "objective-invariant": diverse and config.loss.entropy == 0,
+            "adaptive": config.behaviour.source == "bandit"}
 
 
 def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:

@@ -53,11 +53,12 @@ class Progress:
         recent = values.get("recent_return")
         if recent is not None and (self._best is None or recent > self._best):
             self._best = recent
-        low, high = values["favoured"]
+        favoured = [(name.replace("inv_temperature", "1/tau").replace("_", " "), f"{low:.2f}–{high:.2f}")
+                    for name, (low, high) in values["favoured"].items()]
         cells = [
             ("frames", f"{values['frames']:,} of {values['total_frames']:,}"), ("frames/s", number(rate, 0)), ("time left", left),
             ("return, recent", number(recent)), ("best", number(self._best)), ("evaluation, best", number(values.get("best_evaluation"))),
-            ("entropy", number(values.get("entropy"), 3)), ("1/tau favoured", f"{low:.2f}–{high:.2f}"),
+            ("entropy", number(values.get("entropy"), 3)), *((f"{name} favoured", text) for name, text in favoured),
             ("policy lag", number(values.get("policy_lag"), 1)), ("updates", f"{values['updates']:,}"),
             ("episodes", f"{values['episodes']:,}"), ("loss", number(values.get("loss"), 3)),
         ]

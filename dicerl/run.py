@@ -76,8 +76,9 @@ class Run:
 def _fresh_directory(config: Config) -> Path:
     """runs/<env>-<variant>-<seed>, with -2, -3, ... where that is taken; mkdir decides, so two runs never share one."""
     stem = re.sub(r"[^A-Za-z0-9.]+", "_", config.env.id).strip("_") or "run"
+    variant = config.variant.replace("/", "_")
     for attempt in range(1, 10_000):
-        directory = Path("runs") / (f"{stem}-{config.variant}-{config.seed}" + (f"-{attempt}" if attempt > 1 else ""))
+        directory = Path("runs") / (f"{stem}-{variant}-{config.seed}" + (f"-{attempt}" if attempt > 1 else ""))
         try:
             directory.mkdir(parents=True)
             return directory

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from dicerl.config import Config
+from dicerl.core.family import PARAMETERS
 from dicerl.envs.base import EnvSpec
 
 
@@ -41,7 +42,7 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
         "discount": Field((), f32),  # gamma, or 0 where the step terminated the episode
         "valid": Field((), flag),  # 0: a reset step or padding, no data
         "log_prob": Field((), f32),  # log mu(a_t|s_t) of the policy that acted
-        "inv_temperature": Field((), f32),  # 1/tau of the episode
+        **{name: Field((), f32) for name in PARAMETERS[config.behaviour.family]},  # of the episode: inv_temperature, 1/tau, or its family's own
         "scale": Field((), f32),  # A is measured in units of this (1 where behaviour.scale is raw)
         "version": Field((), i64),  # learner updates behind the parameters that acted
         "state": Field((2, config.network.lstm), f32, per_step=False),  # (h, c) before the window's first step

@@ -1,7 +1,7 @@
 """Where an episode's temperature comes from: the bandits' vote, a fixed value, or the vote's initial distribution.
 
-A vote is always kept and updated, even where it is never sampled, so that "best region" means the same for
-every variant (SPEC 4).
+The same for the other families of core/family.py, whose episodes draw eps, or two temperatures and a weight. A vote is always
+kept and updated, even where it is never sampled, so that "best region" means the same for every variant (SPEC 4).
 """
 
 from __future__ import annotations
@@ -13,55 +13,77 @@ import numpy as np
 
 from dicerl import seeding
 from dicerl.config import Config
-from dicerl.core.bandit import BanditVote, inv_temperature_from_x, x_from_inv_temperature
+from dicerl.core import family
+from dicerl.core.bandit import BanditVote, JointVote
+
+Region = list[tuple[float, float]]  # [low, high) in x of each parameter of the family
 
 
 class Temperatures:
     def __init__(self, config: Config, num_actors: int) -> None:
         self.behaviour = config.behaviour
+        self.parameters = family.PARAMETERS[config.behaviour.family]
         bandit = config.bandit
         self._per_actor = bandit.scope == "actor"
 
-        def vote(key: int) -> BanditVote:
+        def vote(key: int, dimension: int) -> BanditVote:
+            right = family.largest_x(self.parameters[dimension], bandit.max_inv_temperature)
             return BanditVote(
-                num_bandits=bandit.num_bandits, right=math.log1p(bandit.max_inv_temperature), accuracy=bandit.accuracy,
+                num_bandits=bandit.num_bandits, right=right,
+                accuracy=bandit.accuracy * right / math.log1p(bandit.max_inv_temperature),  # as many tiles for each parameter
                 widths=bandit.widths, learning_rates=bandit.learning_rates, num_candidates=bandit.num_candidates,
-                ucb_scale=bandit.ucb_scale, seed=seeding.stream(config.seed, "bandit", key),
+                ucb_scale=bandit.ucb_scale, seed=seeding.stream(config.seed, "bandit", key, *([dimension] if dimension else [])),
             )
 
-        self.votes = [vote(i) for i in range(num_actors if self._per_actor else 1)]
-        self._initial = [vote(i) for i in range(len(self.votes))]  # never updated: the initial distribution
+        def joint(key: int) -> JointVote:
+            return JointVote([vote(key, dimension) for dimension in range(len(self.parameters))])
+
+        self.votes = [joint(i) for i in range(num_actors if self._per_actor else 1)]
+        self._initial = [joint(i) for i in range(len(self.votes))]  # never updated: the initial distribution
 
     def _index(self, actor: int) -> int:
         return actor if self._per_actor else 0
 
-    def next(self, actor: int = 0) -> float:
-        """1/tau of the next episode."""
-        if self.behaviour.source == "fixed":
-            return self.behaviour.inv_temperature
+    def fixed(self) -> tuple[float, ...] | None:
+        """The one behaviour of every episode, where there is only one (a trainable temperature is the network's own)."""
+        if self.behaviour.source in ("bandit", "distribution"):
+            return None
+        if self.behaviour.family == "mixture":
+            return self.behaviour.mixture
+        return (self.behaviour.epsilon if self.behaviour.family == "epsilon" else self.behaviour.inv_temperature,)
+
+    def next(self, actor: int = 0) -> tuple[float, ...]:
+        """1/tau of the next episode, or what its family has."""
+        fixed = self.fixed()
+        if fixed is not None:
+            return fixed
         votes = self.votes if self.behaviour.source == "bandit" else self._initial
-        return float(inv_temperature_from_x(votes[self._index(actor)].sample()))
+        x = family.ordered(self.behaviour.family, votes[self._index(actor)].sample())
+        return tuple(float(family.from_x(name, value)) for name, value in zip(self.parameters, x, strict=True))
 
-    def update(self, inv_temperature: float, episode_return: float, actor: int = 0) -> None:
-        """An episode at this temperature had this raw return."""
-        self.votes[self._index(actor)].update(float(x_from_inv_temperature(inv_temperature)), episode_return)
+    def update(self, behaviour: tuple[float, ...], episode_return: float, actor: int = 0) -> None:
+        """An episode with this behaviour had this raw return."""
+        x = [float(family.to_x(name, value)) for name, value in zip(self.parameters, behaviour, strict=True)]
+        self.votes[self._index(actor)].update(x, episode_return)
 
-    def best_region(self) -> tuple[float, float]:
-        """[low, high) in x; over all votes where each actor has its own."""
+    def best_region(self) -> Region:
+        """[low, high) in x of each parameter; over all votes where each actor has its own."""
         if len(self.votes) == 1:
             return self.votes[0].best_region()
-        values = np.mean([v.values() for v in self.votes], axis=0)
-        visited = np.sum([v.counts() for v in self.votes], axis=0) > 0
-        if not visited.any():
-            return self.votes[0].best_region()
-        return self.votes[0].bandits[0].edges(int(np.argmax(np.where(visited, values, -np.inf))))
+        return [_best_of([joint.votes[i] for joint in self.votes]) for i in range(len(self.parameters))]
 
-    def evaluation_region(self) -> tuple[float, float]:
-        """1/tau of evaluation episodes lies here: inside the best region, or the fixed value itself."""
-        if self.behaviour.source == "fixed":
-            return self.behaviour.inv_temperature, self.behaviour.inv_temperature
-        low, high = self.best_region()
-        return float(inv_temperature_from_x(low)), float(inv_temperature_from_x(high))
+    def evaluation_region(self) -> Region:
+        """Evaluation episodes draw from here: inside the best region, or the fixed value itself."""
+        fixed = self.fixed()
+        if fixed is None:
+            return self.best_region()
+        x = [float(family.to_x(name, value)) for name, value in zip(self.parameters, fixed, strict=True)]
+        return [(value, value) for value in x]
+
+    def favoured(self) -> dict[str, tuple[float, float]]:
+        """The best region in each parameter's own units: {"inv_temperature": (low, high)}."""
+        return {name: tuple(sorted(float(family.from_x(name, x)) for x in region))  # type: ignore[misc]
+                for name, region in zip(self.parameters, self.best_region(), strict=True)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"votes": [v.state_dict() for v in self.votes], "initial": [v.state_dict() for v in self._initial]}
@@ -73,7 +95,19 @@ class Temperatures:
                 vote.load_state_dict(value)
 
 
-def draw_inv_temperature(region: tuple[float, float], rng: np.random.Generator, count: int) -> np.ndarray:
-    """1/tau uniformly in x inside a region of 1/tau.    [count]"""
-    low, high = x_from_inv_temperature(np.asarray(region))
-    return np.asarray(inv_temperature_from_x(rng.uniform(low, high, count)), np.float32)
+def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
+    """The best-valued tile, averaged over votes, among those that any of them visited."""
+    visited = np.sum([v.counts() for v in votes], axis=0) > 0
+    if not visited.any():
+        return votes[0].best_region()
+    values = np.mean([v.values() for v in votes], axis=0)
+    return votes[0].bandits[0].edges(int(np.argmax(np.where(visited, values, -np.inf))))
+
+
+def draw_behaviour(config: Config, region: Region, rng: np.random.Generator, count: int) -> np.ndarray:
+    """The behaviour of ``count`` episodes, uniformly in x inside a region.    [count, parameters]"""
+    name = config.behaviour.family
+    x = np.stack([rng.uniform(low, high, count) for low, high in region], 1)
+    if name == "mixture":
+        x[:, :2].sort(axis=1)
+    return np.stack([family.from_x(p, x[:, i]) for i, p in enumerate(family.PARAMETERS[name])], 1).astype(np.float32)

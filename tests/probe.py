@@ -19,6 +19,7 @@ import torch
 from gymnasium.spaces import Box
 
 from dicerl.config import Config
+from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, env_spec
 from dicerl.envs.toy import Counting
 from dicerl.learner import Learner
@@ -180,7 +181,7 @@ class Networks:
 
     def __getitem__(self, version: int) -> Network:
         if version not in self._made:
-            network = Network(self._config.network, self._spec).eval()
+            network = Network(self._config, self._spec).eval()
             load_flat_state(network, self._parameters[version])
             self._made[version] = network
         return self._made[version]
@@ -233,7 +234,8 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
         batch["discount"][step - 1, sequence] = 0.0 if terminated else config.loss.discount
     batch["valid"][:2, 2] = False
     batch["log_prob"][...] = 0.3 * rng.normal(size=shape) - math.log(ACTIONS)
-    batch["inv_temperature"][...] = rng.uniform(0, 5, size=shape)
+    for name in PARAMETERS[config.behaviour.family]:
+        batch[name][...] = rng.uniform(0, 5, size=shape) if name.startswith("inv") else rng.uniform(size=shape)
     batch["scale"][...] = 1.0 if config.behaviour.scale == "raw" else rng.uniform(0.5, 2.0, size=shape)
     batch["version"][...] = 3
     batch["state"][...] = 0.5 * rng.normal(size=batch["state"].shape)
@@ -241,7 +243,7 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
     batch["last_reward"][...] = rng.normal(size=batch["last_reward"].shape)
     batch["created"][...] = time.time() - 5.0
     torch.manual_seed(seed)
-    return Learner(config, Network(config.network, spec), 1000), batch
+    return Learner(config, Network(config, spec), 1000), batch
 
 
 ENDS = ((2, 0, True), (7, 0, True), (8, 1, False))  # (reset step, sequence, terminated) of learner_and_batch

@@ -568,7 +568,7 @@ def test_the_paper_preset_is_the_papers_table():
 def test_the_paper_preset_has_the_deep_torso_and_anneals_to_zero():
     config = dicerl.preset("paper")
     atari = EnvSpec(name="pong", observation_shape=(4, 84, 84), observation_dtype=np.dtype(np.uint8), num_actions=18, action_repeat=4)
-    assert Network(config.network, atari).torso_name == "impala_deep"
+    assert Network(config, atari).torso_name == "impala_deep"
     total = learner.total_updates(config, 4)
     assert total == 19532  # 200M frames / 4 * 2 / (64 * 80), rounded up
     assert learner.schedule(config, 4000, total)[0] == pytest.approx(5e-4)

@@ -7,7 +7,7 @@ import probe
 import pytest
 import torch
 
-from dicerl.config import NetworkConfig
+from dicerl.config import Config, NetworkConfig
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.learner import calibrate_scale
@@ -25,7 +25,7 @@ def _seeded():
 
 def make(shape, dtype="float32", **config):
     options = {"hidden": 12, "lstm": 7, **config}
-    return Network(NetworkConfig(**options), EnvSpec("test", shape, np.dtype(dtype), ACTIONS))
+    return Network(Config(network=NetworkConfig(**options)), EnvSpec("test", shape, np.dtype(dtype), ACTIONS))
 
 
 def observations(shape, dtype, *lead, seed=0):

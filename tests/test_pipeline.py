@@ -285,7 +285,7 @@ def test_learner_and_actor_agree_with_last_action_and_reward(tmp_path, lstm, bur
     run = record(tmp_path, make_env=probe.Small, **{
         "frames": 200, "runtime.kind": "serial", "runtime.push_every": 1_000_000, "checkpoint.every": 0, "network.normalise": "none",
         "network.lstm": lstm, "sequence.burn_in": burn_in, "behaviour.scale": scale, "network.last_action_reward": True})
-    network = Network(run.config.network, env_spec(run.config, run.make_env))
+    network = Network(run.config, env_spec(run.config, run.make_env))
     load_flat_state(network, run.parameters[0])
     learner = Learner(run.config, network, 1000)
     spread = []

@@ -18,6 +18,7 @@ import torch
 from dicerl.actor import sample
 from dicerl.api import run_to_end
 from dicerl.config import Config, validate
+from dicerl.core.family import PARAMETERS
 from dicerl.core.policy import log_probs
 from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.learner import Learner
@@ -100,7 +101,8 @@ def _batch(config: Config, spec: EnvSpec, observation: np.ndarray, rng: np.rando
     batch["discount"][:] = config.loss.discount
     batch["log_prob"][:] = -np.log(spec.num_actions)
     batch["scale"][:] = 1.0
-    batch["inv_temperature"][:] = 10.0
+    for name in PARAMETERS[config.behaviour.family]:
+        batch[name][:] = 10.0 if name.startswith("inv") else 0.1
     batch["created"][:] = time.time()
     return batch
 

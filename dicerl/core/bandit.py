@@ -201,3 +201,32 @@ class BanditVote:
         self.bandits = bandits
         self._stack()
         self._rng.bit_generator.state = state["rng"]
+
+
+class JointVote:
+    """BVA over several quantities at once: one BanditVote, so one tile-coded table, for each.
+
+    A coordinate's table learns the return averaged over how the others are drawn. As each narrows down, the others see a
+    clearer picture: coordinate ascent with D * K numbers a bandit, where a product grid would need K^D.
+    """
+
+    def __init__(self, votes: Sequence[BanditVote]) -> None:
+        self.votes = list(votes)
+
+    def sample(self) -> tuple[float, ...]:
+        return tuple(vote.sample() for vote in self.votes)
+
+    def update(self, x: Sequence[float], g: float) -> None:
+        for vote, coordinate in zip(self.votes, x, strict=True):
+            vote.update(float(coordinate), g)
+
+    def best_region(self) -> list[tuple[float, float]]:
+        """[low, high) of each coordinate."""
+        return [vote.best_region() for vote in self.votes]
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [vote.state_dict() for vote in self.votes]
+
+    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+        for vote, saved in zip(self.votes, state, strict=True):
+            vote.load_state_dict(saved)

@@ -1,4 +1,4 @@
-"""Off-policy targets (SPEC 2): V-Trace, ReTrace and DR-Trace, as backward recursions.
+"""Off-policy targets (SPEC 2): V-Trace, ReTrace, DR-Trace and its ablation, as backward recursions.
 
 Every argument is ``[T, B]``, time-major; ``discount`` is gamma_t (0 where step t ended the episode for good),
 ``valid`` is 0 on reset steps, whose rho_t = c_t = 0. ``next_*`` is the entry of step t+1, so its last row is
@@ -92,6 +92,21 @@ def drtrace(
     correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
     target_q = reward + discount * (next_value + following)
     return DRTrace(value + correction, target_q, target_q - value)
+
+
+@torch.no_grad()
+def qtrace(
+    q: Tensor, next_q: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
+    *, rho_bar: float = 1.05, c_bar: float = 1.05,
+) -> ReTrace:
+    """DR-Trace's sum for Q with Q in the place of V (the ablation ``no_drtrace``):
+
+        qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k}),    rho~_{t,0} = 1, else rho_{t+k}
+        qs_t - Q_t = delta_t + gamma_t D_{t+1},    D_t = rho_t delta_t + gamma_t c_t D_{t+1}
+    """
+    _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    delta = _clean(reward, valid) + discount * next_q - q
+    return ReTrace(q + delta + discount * _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)[1])
 
 
 def _v_correction(

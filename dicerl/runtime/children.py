@@ -117,7 +117,7 @@ def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Sha
 
 def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int) -> None:
     """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps, [Episode], wanted)
-    <- [slot, ...] after "slots", [1/tau, ...] after "episodes"."""
+    <- [slot, ...] after "slots", [(1/tau,), ...] after "episodes"."""
     torch.set_num_threads(1)
     config = shared.config
     reported = 0
@@ -138,15 +138,15 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
             pipe.send(("sequences", slots))
             columns = columns[len(slots):]
 
-    def next_temperatures(episodes: list[Episode], wanted: int) -> list[float]:
+    def next_temperatures(episodes: list[Episode], wanted: int) -> list[tuple[float, ...]]:
         pipe.send(("episodes", steps() if episodes else 0, [tuple(e) for e in episodes], wanted))
-        temperatures: list[float] = pipe.recv()
+        temperatures: list[tuple[float, ...]] = pipe.recv()
         return temperatures
 
     pipe.send(("alive", 0))
     actor = Actor(
         config, make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
-        Network(config.network, shared.spec), schema(config, shared.spec),
+        Network(config, shared.spec), schema(config, shared.spec),
         rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
         env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
         get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=next_temperatures,
@@ -164,7 +164,7 @@ def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, upda
     <- ("batch", slots) | ("push",) | ("save", folder) | ("stop",)"""
     torch.set_num_threads(shared.plan.learner_threads)
     config = shared.config
-    network = Network(config.network, shared.spec)
+    network = Network(config, shared.spec)
     newest = shared.parameters.pull()
     assert newest is not None
     load_flat_state(network, newest[1])
@@ -211,7 +211,7 @@ def evaluator_role(pipe: Connection, shared: Shared) -> None:
     """-> ("alive",) | ("evaluated", result, version)    <- ("evaluate", region)"""
     torch.set_num_threads(1)
     config = shared.config
-    network = Network(config.network, shared.spec)
+    network = Network(config, shared.spec)
     evaluator = Evaluator(config, network, cloudpickle.loads(shared.make_env), env_threads=1)
     version = -1
     while True:

@@ -9,7 +9,6 @@ from typing import Any
 from dicerl import checkpoint
 from dicerl.actor import Episode
 from dicerl.config import Config
-from dicerl.core.bandit import inv_temperature_from_x
 from dicerl.envs import EnvSpec
 from dicerl.metrics import Metrics
 from dicerl.progress import Progress
@@ -48,7 +47,7 @@ class Coordinator:
         self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames if state is not None else None)
         self._first_steps = self.agent_steps
         if state is None:
-            self.event("start", bandits=[v.describe() for v in self.temperatures.votes])
+            self.event("start", bandits=[vote.describe() for joint in self.temperatures.votes for vote in joint.votes])
         else:
             self.event("resume", updates=self.updates)
 
@@ -69,14 +68,15 @@ class Coordinator:
     def collected_all(self) -> bool:
         return self.frames >= self.config.frames
 
-    def next_temperatures(self, actor: int, episodes: list[Episode], wanted: int) -> list[float]:
+    def next_temperatures(self, actor: int, episodes: list[Episode], wanted: int) -> list[tuple[float, ...]]:
         """Episodes that ended update the vote; then the temperatures of the next ones are drawn from it."""
+        names = self.temperatures.parameters
         for e in episodes:
-            self.temperatures.update(e.inv_temperature, e.episode_return, actor)
+            self.temperatures.update(e.behaviour, e.episode_return, actor)
             self.episodes += 1
             self.recent.append(e.episode_return)
             self.metrics.write("episode", self.counters(), {
-                "return": e.episode_return, "length": e.length, "inv_temperature": e.inv_temperature, "actor": actor})
+                "return": e.episode_return, "length": e.length, **dict(zip(names, e.behaviour, strict=True)), "actor": actor})
         return [self.temperatures.next(actor) for _ in range(wanted)]
 
     def trained(self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None) -> None:
@@ -88,21 +88,25 @@ class Coordinator:
             if self._logged is not None and now > self._logged[0]:
                 steps_per_s = (self.agent_steps - self._logged[1]) / (now - self._logged[0])
             self._logged = (now, self.agent_steps)
-            low, high = self.favoured()
-            vote = self.temperatures.votes[0]
             self.latest = {
                 **diagnostics, **(extra or {}), "frames_per_s": steps_per_s * self.spec.action_repeat, "elapsed": self.elapsed,
-                "episodes": self.episodes, "favoured_inv_temperature": (low + high) / 2,
+                "episodes": self.episodes, **self._favoured(),
             }
             if self.recent:
                 self.latest["recent_return"] = sum(self.recent) / len(self.recent)
-            self.metrics.write("train", self.counters(), {
-                **self.latest, "tile_values": [round(float(v), 4) for v in vote.values()], "tile_visits": vote.counts().tolist()})
+            self.metrics.write("train", self.counters(), {**self.latest, **self._tiles()})
 
-    def favoured(self) -> tuple[float, float]:
-        """Best region of the vote, in 1/tau."""
-        low, high = self.temperatures.best_region()
-        return float(inv_temperature_from_x(low)), float(inv_temperature_from_x(high))
+    def _favoured(self) -> dict[str, float]:
+        """The middle of the vote's best region."""
+        return {f"favoured_{name}": (low + high) / 2 for name, (low, high) in self.temperatures.favoured().items()}
+
+    def _tiles(self) -> dict[str, list[float]]:
+        """Value and visits of every tile of the first vote; of each parameter by name where the family has several."""
+        tiles: dict[str, list[float]] = {}
+        for name, vote in zip(self.temperatures.parameters, self.temperatures.votes[0].votes, strict=True):
+            end = f"_{name}" if len(self.temperatures.parameters) > 1 else ""
+            tiles |= {f"tile_values{end}": [round(float(v), 4) for v in vote.values()], f"tile_visits{end}": vote.counts().tolist()}
+        return tiles
 
     def evaluation_due(self) -> bool:
         every = self.config.evaluation.every
@@ -142,14 +146,13 @@ class Coordinator:
         self.progress.update({
             **self.latest, "frames": self.frames, "total_frames": self.config.frames, "updates": self.updates, "episodes": self.episodes,
             "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-            "best_evaluation": self.best_evaluation, "favoured": self.favoured(),
+            "best_evaluation": self.best_evaluation, "favoured": self.temperatures.favoured(),
         }, force)
 
     def close(self) -> None:
-        low, high = self.favoured()
         self.run.summary = {
             **self.counters(), "episodes": self.episodes, "elapsed": self.elapsed,
             "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-            "favoured_inv_temperature": (low + high) / 2, "evaluation": self.last_evaluation,
+            **self._favoured(), "evaluation": self.last_evaluation,
         }
         self.metrics.close()

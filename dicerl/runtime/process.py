@@ -18,9 +18,8 @@ from typing import Any
 
 import cloudpickle
 
-from dicerl import checkpoint
+from dicerl import checkpoint, collector
 from dicerl.actor import Episode
-from dicerl.collector import Collector
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
 from dicerl.errors import DicerlError
@@ -67,7 +66,7 @@ class ProcessRuntime:
             ParameterServer(flat.numel(), shared=True), cloudpickle.dumps(make_env), cloudpickle.dumps(on_batch),
         )
         self.shared.parameters.push(flat, coordinator.updates)
-        self.collector = Collector(plan.capacity, config.sequence.batch, config.sequence.reuse)
+        self.collector = collector.build(config, plan.capacity)
         self._ahead = 0  # batches the learner has not trained yet
         self._feeding = True
         self._evaluator: tuple[Any, Connection] | None = None
@@ -250,8 +249,7 @@ class ProcessRuntime:
                 self.collector.taken(message[1])
             elif kind == "trained":
                 self._ahead -= 1
-                self.coordinator.trained(message[2], {
-                    "reuse_served": self.collector.served / max(1, self.collector.received), "queued_sequences": len(self.collector)})
+                self.coordinator.trained(message[2], self.collector.numbers())
             elif kind == "pushed":
                 self._pushed = True
             elif kind == "saved":

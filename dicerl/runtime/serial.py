@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl import checkpoint, seeding
+from dicerl import checkpoint, collector, seeding
 from dicerl.actor import Actor
-from dicerl.collector import Collector
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
 from dicerl.evaluator import Evaluator
@@ -27,6 +26,8 @@ from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
 from dicerl.sequence import Arrays, Store, schema, window_length
+
+COUNTS = ("received", "served", "served_again", "retired")  # of the collector
 
 
 class SerialRuntime:
@@ -42,7 +43,7 @@ class SerialRuntime:
         self._make_env, self._spec = make_env, spec
         fields = schema(config, spec)
         self.store = Store(fields, window_length(config), plan.capacity)
-        self.collector = Collector(plan.capacity, config.sequence.batch, config.sequence.reuse)
+        self.collector = collector.build(config, plan.capacity)
         self.learner = Learner(config, network, plan.total_updates, plan.device)
         flat = flat_state(self.learner.network)
         self.parameters = ParameterServer(flat.numel())
@@ -56,8 +57,11 @@ class SerialRuntime:
             self.learner.updates, self.learner.steps_trained = coordinator.updates, state["steps_trained"]
             self.learner.lags = [(mean, most) for mean, most in saved.get("lags", [])]
             incarnation = state["incarnation"] + 1
-            slots = self.collector.restore(saved.get("uses", []))
-            self.collector.received, self.collector.served = saved.get("received", 0), saved.get("served", 0)
+            slots = self.collector.restore(saved.get("uses", []), saved.get("kept", 0))
+            for name in COUNTS:
+                setattr(self.collector, name, saved.get(name, 0))
+            if "replay_rng" in saved:
+                self.collector.rng.bit_generator.state = saved["replay_rng"]
             if slots:
                 sequences = {n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()}
                 self.store.write(slots, sequences, list(range(len(slots))))
@@ -126,7 +130,7 @@ class SerialRuntime:
         diagnostics = self.learner.update(batch, diagnose=self.learner.updates % self.config.log_every == 0)
         if self.learner.updates % self.config.runtime.push_every == 0:
             self._push()
-        self.coordinator.trained(diagnostics, {"reuse_served": self.collector.served / max(1, self.collector.received)})
+        self.coordinator.trained(diagnostics, self.collector.numbers())
 
     def _push(self) -> None:
         self.parameters.push(flat_state(self.learner.network), self.learner.updates)
@@ -142,12 +146,13 @@ class SerialRuntime:
     def save(self) -> None:
         """A checkpoint between two windows: what the learner, the vote and the waiting sequences need to go on exactly."""
         self._push()  # the restart that follows pulls these
-        pending = self.collector.pending()
-        sequences = self.store.read([slot for slot, _ in pending]) if pending else {}
+        pending, kept = self.collector.pending(), self.collector.kept()
+        sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
         state = self.coordinator.state() | {
             "steps_trained": self.learner.steps_trained, "incarnation": self.actor.incarnation, "serial": {
             "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
-            "received": self.collector.received, "served": self.collector.served, "lags": self.learner.lags}}
+            "kept": len(kept), "replay_rng": self.collector.rng.bit_generator.state, "lags": self.learner.lags,
+            **{name: getattr(self.collector, name) for name in COUNTS}}}
         checkpoint.save(self.coordinator.run.directory, self.learner.updates, {
             "model": self.learner.network.state_dict(), "optimizer": self.learner.optimizer_tensors(),
             "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()}}, state)

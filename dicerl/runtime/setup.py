@@ -76,6 +76,8 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
     threads = config.runtime.learner_threads or (1 if small else max(1, count - actors) if runtime == "process" else count)
     capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs)
+    if config.replayed:
+        capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
     slot = window_bytes(schema(config, spec), window_length(config))
     needed = slot * (capacity + config.runtime.num_envs)  # the store, and the actors' own windows
     free = available_memory()
@@ -116,7 +118,7 @@ def build_network(config: Config, spec: EnvSpec) -> Network:
     """Freshly initialised, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.integer(seeding.stream(config.seed, "network")))
-        return Network(config.network, spec)
+        return Network(config, spec)
 
 
 def prepare_network(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Network:

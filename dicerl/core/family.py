@@ -1,0 +1,67 @@
+"""Families of behaviour policies: which few numbers an episode draws, where they are searched, and the policy they make.
+
+    boltzmann     pi_tau                                        1/tau
+    conditioned   pi_tau of a network that is told x            1/tau
+    epsilon       eps * uniform + (1 - eps) * greedy            eps
+    mixture       w * pi_tau1 + (1 - w) * pi_tau2               1/tau1 <= 1/tau2, w
+
+Each number has a coordinate x in which the bandits tile it: x = log(1 + 1/tau) for a temperature, x = -log eps for eps (so that
+eps = 1/(1 + 1/tau): both run from uniform at x = 0 towards greedy), x = w for a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "boltzmann": ("inv_temperature",),
+    "conditioned": ("inv_temperature",),
+    "epsilon": ("epsilon",),
+    "mixture": ("inv_temperature_low", "inv_temperature_high", "weight_low"),
+}
+
+
+def largest_x(parameter: str, max_inv_temperature: float) -> float:
+    """The search range of a parameter is [0, this] in x."""
+    return 1.0 if parameter == "weight_low" else math.log1p(max_inv_temperature)
+
+
+def from_x(parameter: str, x: Any) -> Any:
+    """The parameter's value at x; elementwise."""
+    if parameter == "epsilon":
+        return np.exp(-np.asarray(x))
+    return np.asarray(x) if parameter == "weight_low" else np.expm1(x)
+
+
+def to_x(parameter: str, value: Any) -> Any:
+    """The inverse of from_x."""
+    if parameter == "epsilon":
+        return -np.log(value)
+    return np.asarray(value) if parameter == "weight_low" else np.log1p(value)
+
+
+def ordered(family: str, x: Sequence[float]) -> list[float]:
+    """A mixture's two temperatures in order: (tau1, tau2, w) and (tau2, tau1, 1 - w) are one policy, and a vote for each
+    coordinate alone could not tell their two peaks apart."""
+    return [*sorted(x[:2]), *x[2:]] if family == "mixture" else list(x)
+
+
+def components(family: str, parameters: dict[str, Tensor], scale: Tensor | float = 1.0) -> tuple[Tensor, Tensor | None]:
+    """(inv_temperature, weight) as core.policy takes them; ``scale`` is the unit in which A is measured.
+
+    [...] each -> [...], None for a single component, or [..., 2], [..., 2]
+    """
+    if family == "epsilon":
+        epsilon = parameters["epsilon"]
+        ends = torch.tensor([0.0, math.inf], dtype=epsilon.dtype, device=epsilon.device)
+        return ends.expand(*epsilon.shape, 2), torch.stack([epsilon, 1.0 - epsilon], -1)
+    if family == "mixture":
+        low, high, weight = (parameters[name] for name in PARAMETERS["mixture"])
+        return torch.stack([low / scale, high / scale], -1), torch.stack([weight, 1.0 - weight], -1)
+    return parameters["inv_temperature"] / scale, None
