@@ -26,9 +26,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
 
 
-def minatar(variants: tuple[str, ...]) -> list[list[str]]:
+def minatar(variants: tuple[str, ...], games: tuple[str, ...] = MINATAR) -> list[list[str]]:
     return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, "--seed", str(seed)]
-            for variant in variants for game in MINATAR for seed in range(3)]
+            for variant in variants for seed in range(3) for game in games]
 
 
 MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "100000", "--env.reward-scale", "1"]
@@ -38,6 +38,8 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "catch": [["dicerl.envs.toy:Catch-v0", "--preset", "classic", "--frames", "60000", "--seed", str(s)] for s in range(3)],
     "minatar": minatar(("dice", "baseline")),
     "minatar_ablation": minatar(("random", "entropy")),
+    # Beside dice of "minatar".
+    "minatar_families": minatar(("casa", "mixture", "epsilon", "conditioned"), ("Breakout", "Asterix")),
     # Serial: anybody gets the same numbers, and two runs fit on two cores. The default runtime (process) beside it, once.
     "freeway": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", "0"]],
     "freeway_process": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "process", "--seed", "0"]],
@@ -78,7 +80,8 @@ def run(arguments: list[str]) -> dict[str, object]:
         "seconds": round(time.time() - start), "agent_steps": summary["agent_steps"], "frames": summary["frames"],
         "updates": summary["updates"], "training_return_last_100": summary["recent_return"],
         "evaluation_best_region": summary["evaluation"].get("mean_return"), "evaluation_greedy": summary["evaluation"].get("greedy_mean_return"),
-        "evaluation_episodes": summary["evaluation"].get("episodes"), "favoured_inv_temperature": summary["favoured_inv_temperature"],
+        "evaluation_episodes": summary["evaluation"].get("episodes"), 
+        **{k: v for k, v in summary.items() if k.startswith("favoured_")},
         "training_curve": [[f, round(r, 3)] for f, r in [*curve[::step], *curve[-1:]]],
         "evaluation_curve": [[x["frames"], x["mean_return"], x["greedy_mean_return"]] for x in lines if x["kind"] == "evaluation"],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dicerl.config import Config, override
+from dicerl.config import Config, get, override
 from dicerl.errors import ConfigError, nearest
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -92,7 +92,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "laser": ("impala with half of each batch from a shared replay", {**_IMPALA, "collector.replay": 0.5}),
 }
 # At the paper's scale by name; --variant gives them at any preset's.
-PRESETS |= {name: VARIANTS[name][1] for name in ("impala", "laser")}
+PRESETS |= {name: {k: v for k, v in VARIANTS[name][1].items() if get(Config(), k) != v} for name in ("impala", "laser")}
 
 
 def characteristics(variant: str) -> dict[str, bool]:
