@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> dict[str, object]:
         "seconds": round(time.time() - start), "agent_steps": summary["agent_steps"], "frames": summary["frames"],
         "updates": summary["updates"], "training_return_last_100": summary["recent_return"],
         "evaluation_best_region": summary["evaluation"].get("mean_return"), "evaluation_greedy": summary["evaluation"].get("greedy_mean_return"),
-        "evaluation_episodes": summary["evaluation"].get("episodes"), 
+        "evaluation_episodes": summary["evaluation"].get("episodes"),
         **{k: v for k, v in summary.items() if k.startswith("favoured_")},
         "training_curve": [[f, round(r, 3)] for f, r in [*curve[::step], *curve[-1:]]],
         "evaluation_curve": [[x["frames"], x["mean_return"], x["greedy_mean_return"]] for x in lines if x["kind"] == "evaluation"],

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from dicerl import __version__
 from dicerl.config import Config, describe_type, fields_of, get, override, validate
 from dicerl.errors import ConfigError, DicerlError, nearest
-from dicerl.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
+from dicerl.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
 
 # Options with a place of their own, or that follow from others.
 SHORT = {"preset": "preset", "variant": "variant", "runtime": "runtime.kind"}
@@ -66,7 +66,8 @@ def build_parser() -> Parser:
 
 def _add_config(parser: Parser) -> None:
     parser.add_argument("env", metavar="ENV", help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0")
-    parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: laptop for Atari, minatar for MinAtar, else classic")
+    parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: laptop for Atari, minatar for MinAtar, else classic; "
+                        "impala and laser stand for the variant with the default preset")
     parser.add_argument("--variant", default="dice", metavar="{" + ",".join(VARIANTS) + "}",
                         help="`dicerl variants` lists what each is (default: dice)")
     parser.add_argument("--runtime", dest="runtime.kind", default=argparse.SUPPRESS, metavar="{auto,serial,process}", help="auto picks by cores")
@@ -85,6 +86,8 @@ def _add_config(parser: Parser) -> None:
 
 def _config(args: argparse.Namespace) -> Config:
     given = {name: value for name, value in vars(args).items() if name in fields_of() and name not in HIDDEN}
+    if args.preset in SYSTEMS and args.variant == "dice":
+        args.preset, args.variant = None, args.preset
     config = preset(args.preset or preset_for(args.env), args.variant)
     return validate(override(config, {"env.id": args.env, **given}))
 

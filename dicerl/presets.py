@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dicerl.config import Config, get, override
+from dicerl.config import Config, override
 from dicerl.errors import ConfigError, nearest
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -91,8 +91,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     # Half of each batch, so twice the updates; LASER's own 7/8 would be eight times as many.
     "laser": ("impala with half of each batch from a shared replay", {**_IMPALA, "collector.replay": 0.5}),
 }
-# At the paper's scale by name; --variant gives them at any preset's.
-PRESETS |= {name: {k: v for k, v in VARIANTS[name][1].items() if get(Config(), k) != v} for name in ("impala", "laser")}
+SYSTEMS = ("impala", "laser")  # what the paper compares itself with; also taken as presets
 
 
 def characteristics(variant: str) -> dict[str, bool]:
@@ -106,6 +105,8 @@ def characteristics(variant: str) -> dict[str, bool]:
 
 def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:
     """A config from a preset and a variant; ``changes`` are fields, dots written as ``__`` or given as {"loss.q": 1}."""
+    if name in SYSTEMS and variant == "dice":
+        name, variant = "paper", name
     if name not in PRESETS:
         raise ConfigError("preset", name, f"it can be {', '.join(PRESETS)}{nearest(name, PRESETS)}")
     if variant not in VARIANTS:
