@@ -83,8 +83,7 @@ class Actor:
         self._before["state"][t] = self._state.transpose(0, 1).numpy()
         self._before["last_action"][t] = self._last_action
         self._before["last_reward"][t] = self._last_reward
-        if self.network.log_inv_temperature is not None:
-            self._behaviour[:] = float(self.network.log_inv_temperature.exp())
+        self._behaviour = self.network.own_inv_temperature(self._behaviour)
         log_pi, out, scale = acting_policy(
             self.config, self.network, self._observation, self._state, self._last_action, self._last_reward, self._behaviour)
         self._state = out.state

@@ -186,8 +186,7 @@ class Agent:
             if state is None or len(self._behaviour) != n:
                 self._behaviour = draw_behaviour(self.config, self.region, self._rng, n)
             behaviour = self._behaviour
-        if self.network.log_inv_temperature is not None:
-            behaviour = np.full_like(behaviour, float(self.network.log_inv_temperature.exp()))
+        behaviour = self.network.own_inv_temperature(behaviour)
         if inv_temperature is not None:
             if PARAMETERS[self.config.behaviour.family] != ("inv_temperature",):
                 raise DicerlError(f"inv_temperature is {inv_temperature}, but this agent's family is {self.config.behaviour.family}; leave it out")

@@ -37,9 +37,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         """``beat`` is called now and then: long episodes are a sign of life."""
         rng = np.random.default_rng(seed)
-        behaviour = draw_behaviour(self.config, region, rng, self.episodes)
-        if self.network.log_inv_temperature is not None:
-            behaviour[:] = float(self.network.log_inv_temperature.exp())
+        behaviour = self.network.own_inv_temperature(draw_behaviour(self.config, region, rng, self.episodes))
         returns = self._play(np.concatenate([behaviour, behaviour]), rng, beat)
         greedy = summarise(returns[self.episodes:])
         return {

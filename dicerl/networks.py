@@ -227,6 +227,12 @@ class Network(nn.Module):
         self.input_inv_deviation.copy_(1.0 / spread)
         self.input_offset.copy_(-self.inputs(mean.unsqueeze(0)) / spread)
 
+    def own_inv_temperature(self, behaviour: np.ndarray) -> np.ndarray:
+        """``behaviour`` [N, 1], or where 1/tau is trainable that of the network in its place."""
+        if self.log_inv_temperature is None:
+            return behaviour
+        return np.full_like(behaviour, self.log_inv_temperature.detach().exp().item())
+
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
