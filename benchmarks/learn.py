@@ -28,7 +28,7 @@ MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
 
 def minatar(variants: tuple[str, ...], games: tuple[str, ...] = MINATAR) -> list[list[str]]:
     return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, "--seed", str(seed)]
-            for variant in variants for seed in range(3) for game in games]
+            for seed in range(3) for variant in variants for game in games]
 
 
 MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "100000", "--env.reward-scale", "1"]
