@@ -239,6 +239,15 @@ def test_a_preset_states_only_differences(name):
     assert {n for n in FIELDS if get(config, n) != get(default, n)} - {"preset"} == set(PRESETS[name])
 
 
+def test_debug_takes_seconds_on_atari_too():
+    """The deep torso's work grows with the pixels: 84 x 84 on every core took 90 seconds of CPU."""
+    config = preset("debug")
+    steps = config.frames / config.env.action_repeat * (1 + 3 * config.sequence.reuse)  # acting, and forward and backward of training
+    steps += 2 * config.evaluation.episodes * config.evaluation.max_steps * config.frames / config.evaluation.every
+    assert steps * config.env.image_size**2 < 20e6
+    assert config.runtime.learner_threads == 1
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_variants(name):
     dice, changed = preset(name, "dice"), {}
