@@ -15,8 +15,7 @@ import torch
 from dicerl.config import Config
 from dicerl.core import family, policy
 from dicerl.core.reward import shape_reward
-from dicerl.envs import VectorEnv
-from dicerl.errors import EnvironmentFailed
+from dicerl.envs import VectorEnv, require_finite
 from dicerl.networks import Network, Output, load_flat_state
 from dicerl.sequence import Arrays, Schema, allocate, window_length
 
@@ -66,6 +65,7 @@ class Actor:
         self._window["stream"][:, 1] = self._first_env + np.arange(n)
         self._t = self._burn_in
         self._observation = self.env.reset(env_seed)
+        require_finite(self.env.spec, "observed value", self._observation)
         self._state = self.network.initial_state(n)
         self._ended = np.zeros(n, np.bool_)  # the observation is an episode's last: its next step is a reset step
         self._last_action = np.full(n, -1, np.int64)
@@ -119,8 +119,8 @@ class Actor:
         t, w = self._t, self._window
         action, was_ended = w["action"][t], self._ended
         observation, reward, terminated, truncated = self.env.step(action)
-        if not np.isfinite(reward).all():
-            raise EnvironmentFailed(f"{self.env.spec.name} gave the reward {reward[~np.isfinite(reward)][0]}; rewards must be finite")
+        require_finite(self.env.spec, "reward", reward)
+        require_finite(self.env.spec, "observed value", observation)
         w["reward"][t] = reward
         w["discount"][t] = np.where(terminated, 0.0, self.config.loss.discount)
         self._return += reward

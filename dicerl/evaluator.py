@@ -11,7 +11,7 @@ import torch
 from dicerl.actor import acting_policy, sample
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
-from dicerl.envs import MakeEnv, VectorEnv, make_vector_env
+from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
 from dicerl.networks import Network
 from dicerl.temperature import Region, draw_behaviour
 
@@ -57,12 +57,14 @@ class Evaluator:
         last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
         total, alive = np.zeros(n), np.ones(n, np.bool_)
         for step in range(self.config.evaluation.max_steps):
+            require_finite(self.env.spec, "observed value", observation)
             if step % 100 == 0:
                 beat()
             log_pi, out, _ = acting_policy(self.config, network, observation, state, last_action, last_reward, behaviour)
             state = out.state
             action = np.where(greedy, out.advantage[0].argmax(-1).cpu().numpy(), sample(log_pi, rng))
             observation, reward, terminated, truncated = self.env.step(action)
+            require_finite(self.env.spec, "reward", reward)
             total += np.where(alive, reward, 0.0)
             alive &= ~(terminated | truncated)
             last_action, last_reward = action, reward

@@ -12,12 +12,18 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 from dicerl import seeding
+from dicerl.actor import Actor
 from dicerl.config import Config, EnvConfig
 from dicerl.envs import env_spec, make_vector_env
 from dicerl.envs.atari import ATARI_57, AtariEnv, game_name
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
+from dicerl.evaluator import Evaluator
+from dicerl.networks import Network
+from dicerl.presets import preset
+from dicerl.runtime.setup import prepare_network
+from dicerl.sequence import schema
 
 
 def atari(game, num_envs=1, **config):
@@ -287,6 +293,63 @@ def test_an_observation_of_the_wrong_shape_is_named():
     env.reset(0)
     with pytest.raises(EnvironmentFailed, match="lies raised in step"):
         env.step(zeros(env))
+
+
+class Wrong(Catch):
+    """Gives one value that is not finite: in the observation of a reset or of its fifth step, or as its fifth reward."""
+
+    def __init__(self, where, value, shape=(3,)):
+        self.where, self.value = where, value
+        self.action_space, self.observation_space = Discrete(2), Box(-9, 9, shape, np.float32)
+
+    def observe(self, wrong):
+        observation = np.zeros(self.observation_space.shape, np.float32)
+        observation.flat[1] = self.value if wrong else 0.0
+        return observation
+
+    def reset(self, **_):
+        self.taken = 0
+        return self.observe(self.where == "reset"), {}
+
+    def step(self, action):
+        self.taken += 1
+        wrong = self.taken == 5
+        return self.observe(wrong and self.where == "step"), self.value if wrong and self.where == "reward" else 0.0, False, False, {}
+
+
+def act(config, make):
+    env = make_vector_env(config, 2, make)
+    actor = Actor(config, env, Network(config.network, env.spec), schema(config, env.spec), rng=np.random.default_rng(0), env_seed=0,
+                  get_parameters=lambda version: None, send_sequences=lambda windows: None, next_temperatures=lambda _, wanted: [1.0] * wanted)
+    for _ in range(8):
+        actor.act()
+        actor.advance()
+
+
+def evaluate(config, make):
+    Evaluator(config, Network(config.network, env_spec(config, make)), make).evaluate((0.0, 1.0), np.random.SeedSequence(0))
+
+
+def play_at_random(config, make):
+    prepare_network(config.replace(**{"network.normalise": "statistics"}), env_spec(config, make), make)
+
+
+@pytest.mark.parametrize("user", [act, evaluate, play_at_random])
+@pytest.mark.parametrize(
+    ("where", "value", "shape"), [("reset", np.nan, (3,)), ("step", np.inf, (3,)), ("step", -np.inf, (6, 6)), ("reward", np.nan, (3,))])
+def test_what_is_not_finite_is_named_where_it_comes_from(user, where, value, shape):
+    config = preset("debug")
+
+    def wrong():
+        return Wrong(where, value, shape)
+
+    what = "reward" if where == "reward" else "observed value"
+    if user is play_at_random and where == "reward":
+        user(config, wrong)  # it only looks at observations
+        return
+    with pytest.raises(EnvironmentFailed) as told:
+        user(config, wrong)
+    assert str(told.value) == f"wrong gave the {what} {value}; {what}s must be finite"
 
 
 @pytest.mark.parametrize(

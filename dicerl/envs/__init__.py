@@ -7,11 +7,11 @@ from typing import Any
 
 from dicerl.config import Config
 from dicerl.envs.atari import AtariEnv, game_name
-from dicerl.envs.base import EnvSpec, VectorEnv
+from dicerl.envs.base import EnvSpec, VectorEnv, require_finite
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.errors import ConfigError
 
-__all__ = ["EnvSpec", "MakeEnv", "VectorEnv", "callable_id", "env_spec", "make_vector_env"]
+__all__ = ["EnvSpec", "MakeEnv", "VectorEnv", "callable_id", "env_spec", "make_vector_env", "require_finite"]
 
 MakeEnv = Callable[[], Any]  # makes one gymnasium.Env
 

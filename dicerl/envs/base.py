@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from dicerl.errors import EnvironmentFailed
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -41,3 +43,9 @@ class VectorEnv(Protocol):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 
     def close(self) -> None: ...
+
+
+def require_finite(spec: EnvSpec, what: str, values: np.ndarray) -> None:
+    """A NaN must be met where it comes from; in the learner it is only a loss that became nan."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise EnvironmentFailed(f"{spec.name} gave the {what} {values[~np.isfinite(values)][0]}; {what}s must be finite")

@@ -13,8 +13,8 @@ import torch
 
 from dicerl import seeding
 from dicerl.collector import default_capacity
-from dicerl.config import Config
-from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
+from dicerl.config import Config, get
+from dicerl.envs import EnvSpec, MakeEnv, make_vector_env, require_finite
 from dicerl.errors import ConfigError
 from dicerl.learner import calibrate_scale, choose_device, total_updates
 from dicerl.networks import Network
@@ -79,17 +79,35 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     if config.replayed:
         capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
     slot = window_bytes(schema(config, spec), window_length(config))
-    needed = slot * (capacity + config.runtime.num_envs)  # the store, and the actors' own windows
+    _require_memory(config, spec, runtime, actors, capacity, slot)
+    return Plan(runtime, device, actors, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
+
+
+def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, capacity: int, slot: int) -> None:
+    """Refuse a run that cannot fit, by the field that takes the most."""
     free = available_memory()
+    with torch.device("meta"):  # counts without taking memory
+        parameters = Network(config.network, spec).num_parameters()
+    # The learner's weights, gradients and two moments of AdamW; two published sets and one on its way there; the actors' own.
+    network = 4 * parameters * (7 + actors)
+    if network > 0.9 * free:
+        hidden, lstm = config.network.hidden, config.network.lstm
+        field, other = ("network.lstm", f"network.hidden {hidden}") if lstm > hidden else ("network.hidden", f"network.lstm {lstm}")
+        raise ConfigError(field, max(hidden, lstm), f"with {other} the network has {parameters:,} parameters and needs {amount(network)} with its "
+                          f"gradients, AdamW's moments and copies; this machine has {amount(free)} free: use fewer units")
+    factors = ("sequence.capacity", "sequence.batch", "runtime.num_envs", "sequence.length", "sequence.burn_in")
+    field = max(factors, key=lambda name: get(config, name))
+    value, envs = get(config, field), config.runtime.num_envs
     if runtime == "process" and Path("/dev/shm").is_dir():
         shm = os.statvfs("/dev/shm")
         if slot * capacity > shm.f_bavail * shm.f_frsize:
-            raise ConfigError("sequence.capacity", capacity, f"its slots take {amount(slot * capacity)}, more than the "
+            raise ConfigError(field, value, f"the collector's {capacity} slots take {amount(slot * capacity)}, more than the "
                               f"{amount(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or runtime.kind=serial")
-    if needed > 0.9 * free:
-        raise ConfigError("runtime.num_envs", config.runtime.num_envs, f"with sequence.capacity {capacity} it needs {amount(needed)} for "
-                          f"sequences; this machine has {amount(free)} free: use fewer environments, a smaller batch or shorter sequences")
-    return Plan(runtime, device, actors, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
+    # The store, and the actors' own windows with the recurrent state of every step.
+    sequences = slot * (capacity + envs) + 8 * config.network.lstm * window_length(config) * envs
+    if network + sequences > 0.9 * free:
+        raise ConfigError(field, value, f"sequences need {amount(sequences)} (the collector's {capacity} slots and {envs} environments' own) and "
+                          f"the network {amount(network)}; this machine has {amount(free)} free: use less")
 
 
 def keep_freed_memory() -> None:
@@ -141,7 +159,9 @@ def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndar
     for _ in range(max(1, steps // 8 - 1)):
         seen.append(env.step(rng.integers(env.spec.num_actions, size=8))[0])
     env.close()
-    return np.stack(seen)
+    observations = np.stack(seen)
+    require_finite(env.spec, "observed value", observations)
+    return observations
 
 
 def moments(observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
