@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +43,39 @@ def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = Fals
 
 
 def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
-    """Go on from the newest whole checkpoint of a run."""
+    """Go on from the newest whole checkpoint of a run; a run that was ended before its first one starts from the beginning."""
     run = Run.open(run_dir)
     spec = env_spec(run.config, make_env)
     machine = plan(run.config, spec)
     run.lock()
     progress = Progress("", quiet)
-    start = run.newest_checkpoint(progress.say)
+    if not checkpoint.checkpoints_of(run.directory):
+        progress.say(f"{run.directory} has no checkpoint yet; starting from the beginning")
+        return run_to_end(run, spec, machine, prepare_network(run.config, spec, make_env), make_env, None, quiet, on_batch)
+    damaged: list[str] = []
+
+    def passed_over(line: str) -> None:
+        damaged.append(line)
+        progress.say(line)
+
+    start = run.newest_checkpoint(passed_over)
     network = build_network(run.config, spec)
     load_network(network, start[0])
-    return run_to_end(run, spec, machine, network, make_env, start, quiet, on_batch)
+    return run_to_end(run, spec, machine, network, make_env, start, quiet, on_batch, damaged=damaged)
 
 
 def run_to_end(
     run: Run, spec: EnvSpec, machine: Plan, network: Network, make_env: MakeEnv | None, start: tuple[Path, dict[str, Any]] | None, quiet: bool,
     on_batch: OnBatch | None = None, progress: Progress | None = None, stop_when: Callable[[], bool] = lambda: False,
+    damaged: Sequence[str] = (),
 ) -> Run:
     config = run.config
     progress = progress or Progress(f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet)
     for line in describe(config, spec, machine, network, run):
         progress.say(line)
     coordinator = Coordinator(config, spec, run, machine.num_actors, machine.total_updates, progress, start[1] if start else None)
+    for reason in damaged:
+        coordinator.event("checkpoint_damaged", reason=reason)
     if coordinator.collected_all():
         coordinator.close()
         run.unlock()
@@ -86,12 +98,12 @@ def run_to_end(
             finally:
                 runtime.close()
     except DicerlError as error:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(DicerlError):  # perhaps it is the metrics that cannot be written
             coordinator.event("failed", reason=str(error))
         raise
     finally:
         progress.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(DicerlError):
             coordinator.close()
         run.unlock()
     run.summary["complete"] = complete

@@ -2,58 +2,88 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dicerl.errors import DicerlError
+
 
 class Metrics:
-    """Append-only writers. ``offset`` goes into a checkpoint; resuming cuts what was written after it."""
+    """Append-only writers. ``offset`` (bytes) and ``frames`` go into a checkpoint; what was written after them is cut here."""
 
-    def __init__(self, directory: Path, tensorboard: bool = True, offset: int | None = None, purge_step: int | None = None) -> None:
+    def __init__(self, directory: Path, tensorboard: bool = True, offset: int = 0, frames: int = 0) -> None:
         self._path = directory / "metrics.jsonl"
         self._evaluations = directory / "evaluations.jsonl"
-        if offset is not None:
+        self._tensorboard_directory = directory / "tensorboard"
+        with _writing(self._path):
             cut(self._path, offset)
-            cut_evaluations(self._evaluations, purge_step or 0)
-        self._file = self._path.open("a", buffering=1 << 16)
+            self._file = self._path.open("a", buffering=1 << 16)
+        with _writing(self._evaluations):
+            cut_evaluations(self._evaluations, frames)
         self._last_flush = time.monotonic()
         self._tensorboard = None
+        self._excepthook = threading.excepthook
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._tensorboard = SummaryWriter(directory / "tensorboard", purge_step=purge_step)
+            threading.excepthook = self._not_twice
+            with _writing(self._tensorboard_directory):
+                self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
     def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
         line = {"kind": kind, "time": round(time.time(), 3), **counters, **{k: _plain(v) for k, v in values.items()}}
-        self._file.write(json.dumps(line) + "\n")
+        with _writing(self._path):
+            self._file.write(json.dumps(line) + "\n")
         if kind == "evaluation":
-            with self._evaluations.open("a") as file:
+            with _writing(self._evaluations), self._evaluations.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         if self._tensorboard is not None and kind in ("train", "evaluation"):
-            for name, value in values.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._tensorboard.add_scalar(f"{kind}/{name}", value, counters["frames"])
+            with _writing(self._tensorboard_directory):
+                for name, value in values.items():
+                    if isinstance(value, int | float) and not isinstance(value, bool):
+                        self._tensorboard.add_scalar(f"{kind}/{name}", value, counters["frames"])
         if time.monotonic() - self._last_flush > 1.0 or kind in ("event", "evaluation"):
             self.flush()
 
     def flush(self) -> None:
-        self._file.flush()
+        with _writing(self._path):
+            self._file.flush()
         self._last_flush = time.monotonic()
 
     def offset(self) -> int:
         """Bytes of metrics.jsonl that are on disk now."""
         self.flush()
-        os.fsync(self._file.fileno())
+        with _writing(self._path):
+            os.fsync(self._file.fileno())
         return self._path.stat().st_size
 
     def close(self) -> None:
-        self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        with _writing(self._path), contextlib.ExitStack() as closing:  # each of them, whatever the others do
+            closing.callback(setattr, threading, "excepthook", self._excepthook)
+            if self._tensorboard is not None:
+                closing.callback(self._tensorboard.close)
+            closing.callback(self._file.close)
+
+    def _not_twice(self, failed: threading.ExceptHookArgs) -> None:
+        """What TensorBoard's writing thread could not write is raised by the next ``add_scalar``: no traceback of its own."""
+        if not (isinstance(failed.exc_value, OSError) and type(failed.thread).__module__.startswith("tensorboard.")):
+            self._excepthook(failed)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """An error of the operating system names the file: a full disk does not say where."""
+    try:
+        yield
+    except OSError as error:
+        raise DicerlError(f"{path} could not be written: {error.strerror or error}; once that is mended: dicerl resume {path.parent}") from error
 
 
 def cut(path: Path, offset: int) -> None:

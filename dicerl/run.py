@@ -30,7 +30,7 @@ class Run:
                 raise DicerlError(f"run_dir {directory} already holds a run; continue it with: dicerl resume {directory}, or name another")
             if directory.exists() and not directory.is_dir():
                 raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
-            if directory.exists() and any(directory.iterdir()):
+            if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):  # a lock alone: a start that failed
                 raise DicerlError(f"run_dir {directory} is not empty and holds no run; name another directory")
             try:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,12 @@ class Run:
             directory = _fresh_directory(config)
         run = cls(directory, config)
         run.lock()
-        (directory / "config.json").write_text(json.dumps(config.to_dict(), indent=1) + "\n")
+        path = directory / "config.json"
+        try:
+            path.write_text(json.dumps(config.to_dict(), indent=1) + "\n")
+        except OSError as error:
+            path.unlink(missing_ok=True)  # half of it would be a run that can be neither resumed nor trained
+            raise DicerlError(f"{path} could not be written: {error.strerror}") from None
         return run
 
     @classmethod

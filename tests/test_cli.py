@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -103,9 +104,23 @@ MISTAKES = {
         ["train", "pong", "--preset", "paper", "--runtime.num-envs", "100000", "--runtime", "serial"],
         "runtime.num_envs is 100000", "GiB free"),
     "too much capacity for the memory": (
-        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"], "sequence.capacity", "100000000", "GiB free"),
+        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"], "sequence.capacity is 100000000", "GiB free"),
+    "too large a batch for the memory": (
+        ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"], "sequence.batch is 1000000", "GiB free"),
+    "too long sequences for the memory": (
+        ["train", "pong", "--sequence.length", "100000", "--runtime", "serial"], "sequence.length is 100000", "GiB free"),
+    "too many recurrent states for the memory": (
+        ["train", "CartPole-v1", "--runtime.num-envs", "100000", "--sequence.length", "1000", "--network.lstm", "1024"],
+        "runtime.num_envs is 100000", "GiB free"),
+    "too large a network for the memory": (
+        ["train", "CartPole-v1", "--network.hidden", "65536", "--network.lstm", "65536"],
+        "network.hidden is 65536", "network.lstm 65536", "38,655,819,779 parameters", "1152.03 GiB", "GiB free"),
+    "too large an LSTM for the memory": (
+        ["train", "pong", "--network.lstm", "65536", "--runtime", "process"], "network.lstm is 65536", "network.hidden 256", "GiB free"),
     "too much capacity for shared memory": (
-        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "process"], "sequence.capacity is 100000000", "GiB free"),
+        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "process"], "sequence.capacity is 100000000", "/dev/shm"),
+    "too many games for shared memory": (
+        ["train", "pong", "--preset", "paper", "--runtime.num-envs", "100000", "--runtime", "process"], "runtime.num_envs is 100000", "/dev/shm"),
     "capacity below a batch": (["train", "CartPole-v1", "--sequence.capacity", "3"], "sequence.capacity is 3", "at least"),
     "more actors than environments": (["train", "CartPole-v1", "--runtime.num-actors", "99"], "runtime.num_actors is 99", "only"),
     "no such device": (["train", "CartPole-v1", "--runtime.device", "tpu:9"], "runtime.device is 'tpu:9'"),
@@ -211,6 +226,18 @@ def test_a_run_directory_that_cannot_be_written(call):
     one_line(call("train", "CartPole-v1", "--run-dir", "/sys/dicerl-test"), "run_dir /sys/dicerl-test cannot be made", "ermi")
 
 
+def test_a_config_that_cannot_be_written_leaves_no_run(call, tmp_path):
+    """As on a full disk; once there is room, the same command works."""
+    command = ("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0", "--run-dir", "run", "--quiet")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        one_line(call(*command), "run/config.json could not be written", "File too large")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert call(*command) == (0, "", "")
+
+
 # --- damaged files
 
 
@@ -265,9 +292,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(call, finished
     lines = read_lines(copy / "metrics.jsonl")
     resumed = [line for line in lines if line.get("event") == "resume"]
     assert [line["updates"] for line in resumed] == [int(before.name)]
+    assert [line["reason"] for line in lines if line.get("event") == "checkpoint_damaged"] == named
     # It finished again, over the same ground, and wrote a whole checkpoint in the damaged one's place.
     assert lines[-1]["frames"] == read_lines(finished / "metrics.jsonl")[-1]["frames"]
     assert checkpoint.newest(copy)[0] == newest
+
+
+def test_a_quiet_resume_notes_a_damaged_checkpoint_too(call, copy):
+    newest = checkpoint.checkpoints_of(copy)[-1]
+    truncate(newest / "model.safetensors")
+    assert call("resume", copy, "--quiet") == (0, "", "")
+    (event,) = [line for line in read_lines(copy / "metrics.jsonl") if line.get("event") == "checkpoint_damaged"]
+    assert event["reason"] == f"{newest}/model.safetensors is damaged; trying the one before"
+    assert event["updates"] < int(newest.name)
 
 
 @pytest.mark.parametrize("quiet", [True, False])
@@ -283,9 +320,15 @@ def test_when_every_checkpoint_is_damaged_the_run_is_not_begun_anew(call, copy, 
     assert checkpoint.checkpoints_of(copy) == found
 
 
-def test_a_run_without_a_checkpoint(call, copy):
+def test_a_run_without_a_checkpoint_starts_from_the_beginning(call, finished, copy):
     shutil.rmtree(copy / "checkpoints")
-    one_line(call("resume", copy), str(copy), "has no checkpoint")
+    code, _, err = call("resume", copy)
+    assert code == 0, err
+    assert err.splitlines()[0] == f"{copy} has no checkpoint yet; starting from the beginning"
+    models = [checkpoint.checkpoints_of(run)[-1] / "model.safetensors" for run in (finished, copy)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    assert [line["event"] for line in read_lines(copy / "metrics.jsonl") if line["kind"] == "event"] == ["start"]
+    assert (copy / "metrics.discarded.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
 
 CONFIGS = {
@@ -409,7 +452,7 @@ RUNS = {
     "MinAtar/Breakout-v1": (1, ("--frames", "1200", "--checkpoint.every", "500", "--evaluation.every", "500")),
     # An eighth of the preset's frames, with episodes cut short so that some end.
     "pong": (4, ("--frames", "512", "--checkpoint.every", "250", "--evaluation.every", "250", "--evaluation.max-steps", "12",
-                 "--env.max-episode-frames", "40", "--runtime.learner-threads", "1")),
+                 "--env.max-episode-frames", "40")),
 }
 
 

@@ -178,6 +178,23 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     assert [p.name for p in checkpoints_of(run.directory)] == [p.name for p in checkpoints_of(whole)]
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_and_ends_the_same(whole, tmp_path, capfd):
+    copy = tmp_path / "run"
+    shutil.copytree(whole, copy)
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "checkpoints" / "tmp-1").mkdir(parents=True)  # the kill met the first one half-written
+    dead = (whole / "metrics.jsonl").read_bytes()[:-20]
+    (copy / "metrics.jsonl").write_bytes(dead)
+    assert main(["resume", str(copy)]) == 0
+    assert f"{copy} has no checkpoint yet; starting from the beginning" in capfd.readouterr().err
+    assert_same_run(whole, copy)
+    assert lines(copy, "event") == lines(whole, "event")
+    assert (copy / "metrics.discarded.jsonl").read_bytes() == dead + b"\n"
+    without_time = [[{k: v for k, v in e.items() if k != "time"} for e in read_lines(d / "evaluations.jsonl")] for d in (whole, copy)]
+    assert without_time[0] == without_time[1]
+    assert not list(copy.glob("checkpoints/tmp-*"))
+
+
 # --- after a kill -------------------------------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ class Coordinator:
         self._elapsed_before = 0.0
         self._started = time.monotonic()
         self._logged: tuple[float, int] | None = None  # (time, agent steps) of the last train line
-        offset = None
+        offset = 0
         if state is not None:
             for name in ("agent_steps", "updates", "episodes", "best_evaluation", "best_checkpoint", "evaluated_at", "saved_at"):
                 setattr(self, name, state[name])
@@ -44,7 +44,7 @@ class Coordinator:
             self._elapsed_before = state["elapsed"]
             self.temperatures.load_state_dict(state["temperatures"])
             offset = state["metrics_offset"]
-        self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames if state is not None else None)
+        self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames)
         self._first_steps = self.agent_steps
         if state is None:
             self.event("start", bandits=[vote.describe() for joint in self.temperatures.votes for vote in joint.votes])

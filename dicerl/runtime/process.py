@@ -287,8 +287,8 @@ class ProcessRuntime:
             if last is not None and last[0] in ("failed", "crashed"):
                 raise DicerlError(f"the learner failed: {last[1]}")
         whole = checkpoint.checkpoints_of(self.coordinator.run.directory)
-        then = f"go on from update {whole[-1].name} with: dicerl resume {self.coordinator.run.directory}" if whole else "there is no checkpoint yet"
-        raise DicerlError(f"the learner {_how_it_ended(process)}; {then}")
+        where = f"from update {whole[-1].name}" if whole else "from the beginning (there is no checkpoint yet)"
+        raise DicerlError(f"the learner {_how_it_ended(process)}; go on {where} with: dicerl resume {self.coordinator.run.directory}")
 
     # --- checkpoints and evaluation
 

@@ -1,0 +1,94 @@
+"""metrics.py: what a full disk does to it, and what is cut when a run goes on."""
+
+import contextlib
+import json
+import resource
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dicerl.errors import DicerlError
+from dicerl.metrics import Metrics, read_lines
+
+COUNTERS = {"agent_steps": 0, "frames": 0, "updates": 0}
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """No file grows beyond that: every write is real, and fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+@pytest.mark.parametrize("write", [lambda m: m.write("event", COUNTERS, {"event": "start"}), lambda m: m.offset()], ids=["event", "offset"])
+def test_a_full_disk_is_named_with_the_file(tmp_path, write):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    metrics = Metrics(tmp_path, tensorboard=False)
+    metrics.write("train", COUNTERS, {"loss": 1.0})  # still in memory
+    with pytest.raises(DicerlError) as told:
+        write(metrics)
+    reason = "No space left on device" if sys.platform == "linux" else ""
+    assert str(told.value) == f"{tmp_path}/metrics.jsonl could not be written: {reason}; once that is mended: dicerl resume {tmp_path}"
+    with pytest.raises(DicerlError, match=r"metrics\.jsonl"):
+        metrics.close()
+
+
+def test_an_evaluation_that_cannot_be_written_is_named_and_stays_in_the_metrics(tmp_path):
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps({"frames": 0, "text": "x" * 3000}) + "\n")
+    metrics = Metrics(tmp_path, tensorboard=False)
+    with files_of_at_most(3000), pytest.raises(DicerlError, match=r"evaluations\.jsonl could not be written: File too large"):
+        metrics.write("evaluation", COUNTERS, {"mean_return": 1.0})
+    metrics.close()
+    assert [line["mean_return"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1.0]
+
+
+def test_tensorboard_on_a_full_disk_is_one_error_without_a_traceback_of_its_thread(tmp_path, capfd):
+    before = threading.excepthook
+    metrics = Metrics(tmp_path)
+    metrics._last_flush += 1e6  # metrics.jsonl would meet the limit too
+
+    def write():
+        for _ in range(1000):
+            metrics.write("train", COUNTERS, {f"x{i}": 1.0 for i in range(20)})
+
+    with files_of_at_most(10_000):
+        with pytest.raises(DicerlError, match="tensorboard could not be written: File too large"):
+            write()
+        with contextlib.suppress(DicerlError):
+            metrics.close()
+    assert capfd.readouterr().err == ""
+    assert threading.excepthook is before
+
+
+def test_errors_of_other_threads_are_still_shown(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(threading, "excepthook", lambda failed: shown.append(failed.exc_type))
+    metrics = Metrics(tmp_path)
+    thread = threading.Thread(target=lambda: Path("/no/such/file").read_text())
+    thread.start()
+    thread.join()
+    metrics.close()
+    assert shown == [FileNotFoundError]
+
+
+def test_what_was_written_after_the_offset_is_moved_aside(tmp_path):
+    metrics = Metrics(tmp_path, tensorboard=False)
+    metrics.write("event", COUNTERS, {"event": "start"})
+    offset = metrics.offset()
+    metrics.write("evaluation", COUNTERS | {"frames": 8}, {"mean_return": 1.0})
+    metrics.close()
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    Metrics(tmp_path, tensorboard=False, offset=offset, frames=4).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole[:offset]
+    assert (tmp_path / "metrics.discarded.jsonl").read_bytes() == whole[offset:]
+    assert (tmp_path / "evaluations.jsonl").read_bytes() == b""
+    Metrics(tmp_path, tensorboard=False).close()  # from the beginning
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+    assert (tmp_path / "metrics.discarded.jsonl").read_bytes() == whole[offset:] + whole[:offset]
