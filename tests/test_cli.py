@@ -107,6 +107,9 @@ MISTAKES = {
         ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"], "sequence.capacity is 100000000", "GiB free"),
     "too large a batch for the memory": (
         ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"], "sequence.batch is 1000000", "GiB free"),
+    "too much to replay for the memory": (
+        ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "100000000", "--runtime", "serial"],
+        "collector.replay_capacity is 100000000", "GiB free"),
     "too long sequences for the memory": (
         ["train", "pong", "--sequence.length", "100000", "--runtime", "serial"], "sequence.length is 100000", "GiB free"),
     "too many recurrent states for the memory": (

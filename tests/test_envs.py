@@ -319,15 +319,15 @@ class Wrong(Catch):
 
 def act(config, make):
     env = make_vector_env(config, 2, make)
-    actor = Actor(config, env, Network(config.network, env.spec), schema(config, env.spec), rng=np.random.default_rng(0), env_seed=0,
-                  get_parameters=lambda version: None, send_sequences=lambda windows: None, next_temperatures=lambda _, wanted: [1.0] * wanted)
+    actor = Actor(config, env, Network(config, env.spec), schema(config, env.spec), rng=np.random.default_rng(0), env_seed=0,
+                  get_parameters=lambda version: None, send_sequences=lambda windows: None, next_temperatures=lambda _, wanted: [(1.0,)] * wanted)
     for _ in range(8):
         actor.act()
         actor.advance()
 
 
 def evaluate(config, make):
-    Evaluator(config, Network(config.network, env_spec(config, make)), make).evaluate((0.0, 1.0), np.random.SeedSequence(0))
+    Evaluator(config, Network(config, env_spec(config, make)), make).evaluate([(0.0, 1.0)], np.random.SeedSequence(0))
 
 
 def play_at_random(config, make):

@@ -87,7 +87,7 @@ def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, ca
     """Refuse a run that cannot fit, by the field that takes the most."""
     free = available_memory()
     with torch.device("meta"):  # counts without taking memory
-        parameters = Network(config.network, spec).num_parameters()
+        parameters = Network(config, spec).num_parameters()
     # The learner's weights, gradients and two moments of AdamW; two published sets and one on its way there; the actors' own.
     network = 4 * parameters * (7 + actors)
     if network > 0.9 * free:
@@ -95,7 +95,8 @@ def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, ca
         field, other = ("network.lstm", f"network.hidden {hidden}") if lstm > hidden else ("network.hidden", f"network.lstm {lstm}")
         raise ConfigError(field, max(hidden, lstm), f"with {other} the network has {parameters:,} parameters and needs {amount(network)} with its "
                           f"gradients, AdamW's moments and copies; this machine has {amount(free)} free: use fewer units")
-    factors = ("sequence.capacity", "sequence.batch", "runtime.num_envs", "sequence.length", "sequence.burn_in")
+    factors = ["sequence.capacity", "sequence.batch", "runtime.num_envs", "sequence.length", "sequence.burn_in"]
+    factors += ["collector.replay_capacity"] if config.replayed else []
     field = max(factors, key=lambda name: get(config, name))
     value, envs = get(config, field), config.runtime.num_envs
     if runtime == "process" and Path("/dev/shm").is_dir():
