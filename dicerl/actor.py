@@ -18,6 +18,7 @@ from dicerl.core.reward import shape_reward
 from dicerl.envs import VectorEnv, require_finite
 from dicerl.networks import Network, Output, load_flat_state
 from dicerl.sequence import Arrays, Schema, allocate, window_length
+from dicerl.timing import Times
 
 
 class Episode(NamedTuple):
@@ -48,6 +49,7 @@ class Actor:
         # What stood before each step of the window; a window is sent with what stood before its first.
         self._before: Arrays = {n: np.stack([self._window[n]] * window_length(config)) for n in ("state", "last_action", "last_reward")}
         self._parameters = family.PARAMETERS[config.behaviour.family]
+        self.times = Times()  # in environments and in inference; whoever sends adds its own
         self.version = -1
         self.count = 0  # calls of act
         self.agent_steps = 0  # valid steps taken
@@ -84,10 +86,11 @@ class Actor:
         self._before["last_action"][t] = self._last_action
         self._before["last_reward"][t] = self._last_reward
         self._behaviour = self.network.own_inv_temperature(self._behaviour)
-        log_pi, out, scale = acting_policy(
-            self.config, self.network, self._observation, self._state, self._last_action, self._last_reward, self._behaviour)
+        with self.times("inference"):
+            log_pi, out, scale = acting_policy(
+                self.config, self.network, self._observation, self._state, self._last_action, self._last_reward, self._behaviour)
+            action = sample(log_pi, self._rng)
         self._state = out.state
-        action = sample(log_pi, self._rng)
         w["observation"][t] = self._observation
         w["action"][t] = action
         w["valid"][t] = ~self._ended
@@ -118,7 +121,8 @@ class Actor:
         """Take the chosen actions in the environments."""
         t, w = self._t, self._window
         action, was_ended = w["action"][t], self._ended
-        observation, reward, terminated, truncated = self.env.step(action)
+        with self.times("environment"):
+            observation, reward, terminated, truncated = self.env.step(action)
         require_finite(self.env.spec, "reward", reward)
         require_finite(self.env.spec, "observed value", observation)
         w["reward"][t] = reward

@@ -35,6 +35,7 @@ from dicerl.networks import Network, flat_state, load_flat_state
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.setup import Plan, keep_freed_memory
 from dicerl.sequence import Arrays, Store, schema
+from dicerl.timing import Times
 
 HEARTBEAT = 0.5  # seconds
 
@@ -116,7 +117,7 @@ def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Sha
 
 
 def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int) -> None:
-    """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps, [Episode], wanted)
+    """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps, [Episode], wanted) | ("times", fractions)
     <- [slot, ...] after "slots", [(1/tau,), ...] after "episodes"."""
     torch.set_num_threads(1)
     config = shared.config
@@ -133,8 +134,10 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
         columns = list(range(num_envs))
         while columns:
             pipe.send(("slots", steps(), len(columns)))
-            slots = pipe.recv()  # waits here while the collector is full
-            shared.store.write(slots, windows, columns[: len(slots)])
+            with actor.times("waiting"):
+                slots = pipe.recv()  # waits here while the collector is full
+            with actor.times("copying"):
+                shared.store.write(slots, windows, columns[: len(slots)])
             pipe.send(("sequences", slots))
             columns = columns[len(slots):]
 
@@ -152,11 +155,15 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
         get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=next_temperatures,
         first_env=first_env, incarnation=incarnation,
     )
+    told = time.monotonic()
     while True:
         actor.act()
         actor.advance()
         if time.monotonic() - heard > HEARTBEAT:
             pipe.send(("alive", steps()))
+        if time.monotonic() - told > 1.0:
+            told = time.monotonic()
+            pipe.send(("times", actor.times.take()))
 
 
 def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, updates: int, steps_trained: int) -> None:
@@ -173,24 +180,23 @@ def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, upda
         learner.load_optimizer_tensors(checkpoint.read_tensors(Path(resume_from), "optimizer"))
     learner.updates, learner.steps_trained = updates, steps_trained
     on_batch = cloudpickle.loads(shared.on_batch)
-    starved = 0.0
-    since = time.monotonic()
+    times = Times()
     while True:
-        before = time.monotonic()
-        message = pipe.recv()
-        starved += time.monotonic() - before
+        with times("starved"):
+            message = pipe.recv()
         if message[0] == "batch":
-            batch = shared.store.read(message[1])
+            with times("copying"):
+                batch = shared.store.read(message[1])
             pipe.send(("taken", message[1]))
             if on_batch is not None:
                 on_batch(learner, batch)
-            diagnostics = learner.update(batch, diagnose=learner.updates % config.log_every == 0)
+            with times("training"):
+                diagnostics = learner.update(batch, diagnose=learner.updates % config.log_every == 0)
             if learner.updates % config.runtime.push_every == 0:
-                shared.parameters.push(flat_state(learner.network), learner.updates)
+                with times("pushing"):
+                    shared.parameters.push(flat_state(learner.network), learner.updates)
             if diagnostics is not None:
-                now = time.monotonic()
-                diagnostics["learner_starved"] = starved / max(now - since, 1e-9)
-                starved, since = 0.0, now
+                diagnostics |= {f"learner_{name}": part for name, part in times.take().items()}
             pipe.send(("trained", learner.updates, diagnostics))
         elif message[0] == "push":
             shared.parameters.push(flat_state(learner.network), learner.updates)

@@ -51,6 +51,7 @@ class Worker:
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
     last_words: str = ""
+    times: dict[str, float] = field(default_factory=dict)  # where its last second went
 
 
 class ProcessRuntime:
@@ -185,6 +186,8 @@ class ProcessRuntime:
                 worker.stepped = worker.stepped or message[1] > 0
             if kind == "slots":
                 worker.wanted = message[2]
+            elif kind == "times":
+                worker.times = message[1]
             elif kind == "sequences":
                 self.collector.receive(message[1])
                 worker.lent = []
@@ -195,6 +198,11 @@ class ProcessRuntime:
             elif kind == "crashed":
                 worker.last_words = message[1]
                 c.event("actor_crashed", actor=worker.number, traceback=message[2])
+
+    def _actor_times(self) -> dict[str, float]:
+        """The actors' mean."""
+        names = {name for worker in self.workers for name in worker.times}
+        return {f"actor_{name}": sum(w.times.get(name, 0.0) for w in self.workers) / len(self.workers) for name in sorted(names)}
 
     def _tell_actor(self, worker: Worker, message: Any) -> None:
         try:
@@ -249,7 +257,7 @@ class ProcessRuntime:
                 self.collector.taken(message[1])
             elif kind == "trained":
                 self._ahead -= 1
-                self.coordinator.trained(message[2], self.collector.numbers())
+                self.coordinator.trained(message[2], self.collector.numbers() | self._actor_times())
             elif kind == "pushed":
                 self._pushed = True
             elif kind == "saved":

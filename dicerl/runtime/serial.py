@@ -26,6 +26,7 @@ from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
 from dicerl.sequence import Arrays, Store, schema, window_length
+from dicerl.timing import Times
 
 COUNTS = ("received", "served", "served_again", "retired")  # of the collector
 
@@ -41,6 +42,7 @@ class SerialRuntime:
         self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
         self._on_batch = on_batch
         self._make_env, self._spec = make_env, spec
+        self.times = Times()
         fields = schema(config, spec)
         self.store = Store(fields, window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
@@ -83,7 +85,8 @@ class SerialRuntime:
         columns = list(range(self.config.runtime.num_envs))
         while True:
             slots = self.collector.lend(len(columns))
-            self.store.write(slots, windows, columns[: len(slots)])
+            with self.times("actor_copying"):
+                self.store.write(slots, windows, columns[: len(slots)])
             self.collector.receive(slots)
             columns = columns[len(slots):]
             if not columns:
@@ -123,13 +126,18 @@ class SerialRuntime:
 
     def _train_batch(self) -> None:
         slots = self.collector.next_batch()
-        batch = self.store.read(slots)
+        with self.times("learner_copying"):
+            batch = self.store.read(slots)
         self.collector.taken(slots)
         if self._on_batch is not None:
             self._on_batch(self.learner, batch)
-        diagnostics = self.learner.update(batch, diagnose=self.learner.updates % self.config.log_every == 0)
+        with self.times("learner_training"):
+            diagnostics = self.learner.update(batch, diagnose=self.learner.updates % self.config.log_every == 0)
         if self.learner.updates % self.config.runtime.push_every == 0:
-            self._push()
+            with self.times("learner_pushing"):
+                self._push()
+        if diagnostics is not None:
+            diagnostics |= self.times.take() | {f"actor_{name}": part for name, part in self.actor.times.take().items()}
         self.coordinator.trained(diagnostics, self.collector.numbers())
 
     def _push(self) -> None:

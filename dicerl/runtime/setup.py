@@ -86,8 +86,10 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
 def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, capacity: int, slot: int) -> None:
     """Refuse a run that cannot fit, by the field that takes the most."""
     free = available_memory()
-    with torch.device("meta"):  # counts without taking memory
-        parameters = Network(config, spec).num_parameters()
+    parameters = 0
+    if max(config.network.hidden, config.network.lstm) > 2048:  # a smaller one fits anywhere, and torch takes seconds to load its "meta" device
+        with torch.device("meta"):  # counts without taking memory
+            parameters = Network(config, spec).num_parameters()
     # The learner's weights, gradients and two moments of AdamW; two published sets and one on its way there; the actors' own.
     network = 4 * parameters * (7 + actors)
     if network > 0.9 * free:
