@@ -31,7 +31,8 @@ OPTIONS = {
     "runtime.push_every": 5, "runtime.pull_every": 3, "sequence.batch": 5, "sequence.length": 6, "sequence.burn_in": 3,
     "optimizer.learning_rate": 3e-3, "evaluation.every": 1200, "evaluation.max_steps": 40, "checkpoint.every": 400, "checkpoint.keep": 100,
 }
-TIMES = ("time", "elapsed", "frames_per_s", "sequence_age")  # differ from run to run
+TIMES = ("time", "elapsed", "frames_per_s", "sequence_age", *(f"learner_{n}" for n in ("training", "copying", "pushing")),
+         *(f"actor_{n}" for n in ("environment", "inference", "copying")))  # differ from run to run
 BOOKS = ("reuse_served", "policy_lag", "policy_lag_max")  # sums over many updates; they have a test of their own
 
 
