@@ -187,7 +187,8 @@ def test_own_runs_are_columns(call, tmp_path):
     make_run(tmp_path / "c", "ALE/Breakout-v5", returns=(30.5,))
     make_run(tmp_path / "d", variant="baseline", returns=(14.6,))
     data = answer(call, "a", "b", "c", "d")
-    assert data["games"]["pong"]["own dice"] == {"score": 19.0, "hns": pytest.approx(hns("pong", 19)), "saber": pytest.approx(saber("pong", 19)), "runs": 2}
+    assert data["games"]["pong"]["own dice"] == {
+        "score": 19.0, "hns": pytest.approx(hns("pong", 19)), "saber": pytest.approx(saber("pong", 19)), "runs": 2}
     assert data["systems"]["own dice"]["hns_mean"] == pytest.approx((hns("pong", 19) + 100) / 2)
     assert data["systems"]["own dice"]["games"] == 2
     assert data["systems"]["own baseline"]["hns_mean"] == pytest.approx(100)

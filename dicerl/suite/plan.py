@@ -101,7 +101,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise DicerlError(f"{path} is not TOML: {error}") from None
     for key in table:
         if key not in KEYS:
-            hint = nearest(key, KEYS) or "; config fields belong below [config]"
+            sections = {name.split(".")[0] for name in fields_of()}
+            hint = "; config fields belong below [config]" if key in sections else nearest(key, KEYS)
             raise DicerlError(f"{path}: no such key {key!r}{hint} (a suite file has {', '.join(KEYS)})")
     if not isinstance(table.get("config", {}), dict):
         raise DicerlError(f"{path}: config is {table['config']!r}; it must be a table: [config]")
