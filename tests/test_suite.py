@@ -117,6 +117,7 @@ MISTAKES = {
     "unknown game": (["--games", "pnog"], ["'pnog'", "did you mean pong?"]),
     "unknown variant": (["--games", "pong", "--variants", "dyce"], ["variant is 'dyce'", "did you mean dice?"]),
     "unknown preset": (["--games", "pong", "--preset", "labtop"], ["did you mean laptop?"]),
+    "a system as preset": (["--games", "pong", "--preset", "impala"], ["preset is 'impala'", "variants"]),
     "unknown file": (["nothing.toml"], ["nothing.toml"]),
     "unknown option": (["--games", "pong", "--seed", "3"], ["--seed", "did you mean --seeds?"]),
     "negative seed": (["--games", "pong", "--seeds=-1,2"], ["seeds is"]),

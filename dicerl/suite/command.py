@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from dicerl.options import add_fields, given_fields
-from dicerl.presets import PRESETS, VARIANTS
+from dicerl.presets import PRESETS
 from dicerl.suite import FIXED
 
 
@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
                "  optimizer.learning_rate = 1e-3")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; options win over it")
     parser.add_argument("--games", nargs="+", metavar="ENV", help="Atari games, Gymnasium ids, module:Id-v0")
-    parser.add_argument("--variants", nargs="+", metavar="{" + ",".join(VARIANTS) + "}", help="default: dice")
+    parser.add_argument("--variants", nargs="+", metavar="VARIANT", help="`dicerl variants` lists them (default: dice)")
     parser.add_argument("--seeds", nargs="+", metavar="N", help="3 means 0, 1, 2; 0,1,7 means those (default 3)")
     parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: the one that fits each game")
     parser.add_argument("--dir", metavar="DIR", help="the suite's directory (default: suites/ and the file's name)")

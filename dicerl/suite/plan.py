@@ -84,6 +84,8 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
 
 def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
     config = preset(plan.preset or preset_for(game), variant)
+    if config.variant != variant:
+        raise ConfigError("preset", plan.preset, f"in a suite {config.variant} is one of the variants; name it there")
     config = override(config, {"env.id": game, "seed": seed, **plan.changes})
     if config.evaluation.every == 0:
         raise ConfigError("evaluation.every", 0, "a suite compares evaluations; it must be above 0")
