@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> None:
         description="Scores, HNS and SABER of the paper's eight systems on 57 Atari games. Own runs are extra columns: the newest\n"
                     "evaluation of each run, averaged over the seeds of a variant. Cells that are misprinted in the paper are\n"
                     "corrected and marked.",
-        epilog="examples:\n  dicerl scores\n  dicerl scores runs/pong-dice-0 runs/pong-dice-1 --games pong\n"
+        epilog="examples:\n  dicerl scores runs/pong-dice-0 runs/pong-dice-1 --games pong\n"
                "  dicerl scores suites/mine --metric saber\n  dicerl scores --latex > table.tex")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="own runs, or directories of runs")
     parser.add_argument("--metric", choices=("score", "hns", "saber"),
