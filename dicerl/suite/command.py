@@ -19,7 +19,8 @@ def add_parser(commands: Any) -> None:
                     "probability of improvement. The same command again goes on where it stopped: finished runs are not run again,\n"
                     "others are resumed. Ctrl-C stops every run with a checkpoint.",
         epilog="examples:\n  dicerl suite minatar.toml --jobs 4\n"
-               "  dicerl suite --games CartPole-v1 --variants dice baseline --seeds 3 --frames 50000 --dir suites/cartpole\n\nminatar.toml:\n  games = [\"MinAtar/Breakout-v1\", \"MinAtar/Asterix-v1\"]\n"
+               "  dicerl suite --games CartPole-v1 --variants dice baseline --seeds 3 --frames 50000 --dir suites/cartpole\n\n"
+               "minatar.toml:\n  games = [\"MinAtar/Breakout-v1\", \"MinAtar/Asterix-v1\"]\n"
                "  variants = [\"dice\", \"baseline\", \"random\"]\n  seeds = 5\n  against = \"baseline\"\n  [config]\n  frames = 1_000_000\n"
                "  optimizer.learning_rate = 1e-3")
     parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; options win over it")

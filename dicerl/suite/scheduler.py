@@ -42,7 +42,7 @@ class Scheduler:
         self.stops = 0  # signals received
 
     def run(self) -> bool:
-        """Until every run is finished or has failed; False where a signal ended it before."""
+        """Until every run is finished or has failed: True. False where a signal ended it before."""
         with self._signals():
             told = 0
             try:
@@ -50,11 +50,10 @@ class Scheduler:
                     if self.stops > told:
                         told = self.stops
                         self._stop(told)
-                    if self.stops:
-                        if not self._running:
-                            return False
-                    else:
+                    if not self.stops:
                         self._start()
+                    elif not self._running:
+                        break
                     for job in [job for job in self._running if job.process.poll() is not None]:
                         self._ended(job)
                     self._tick()
@@ -64,7 +63,7 @@ class Scheduler:
                 for job in self._running:
                     job.process.wait()
                 raise
-        return True
+        return all(run.state in ("finished", "failed") for run in self.runs)
 
     def _open(self) -> list[SuiteRun]:
         return [run for run in self.runs if run.state in ("queued", "waiting")]
