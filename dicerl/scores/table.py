@@ -66,10 +66,16 @@ def _number(text: str) -> float | str:
         return text
 
 
+def _two_digits(value: float) -> float:
+    """Halves go up, as in the paper: one cell is 53.125."""
+    return round(value + 1e-9, 2)
+
+
 def _print_as_paper(table: dict[str, dict[str, Any]], systems: dict[str, dict[str, Any]], corrections: list[dict[str, Any]]) -> None:
     for row in table.values():
         for system in SYSTEMS:
-            row[system] = {"score": row[system]["score"], "hns": round(row[system]["hns"], 2), "saber": round(row[system]["saber"], 2)}
+            cells = row[system]
+            row[system] = {"score": cells["score"], "hns": _two_digits(cells["hns"]), "saber": _two_digits(cells["saber"])}
     for c in corrections:
         place = table[c["game"]][c["system"]] if c["system"] else table[c["game"]]
         place[c["cell"]] = c["printed"]

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -23,7 +24,7 @@ class Progress:
         self._console = Console(file=sys.stderr, quiet=quiet, highlight=False)
         self._plan = plan
         self._started = self._drawn = time.monotonic()
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal and not quiet else None
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal and not quiet else None
         if self._live is not None:
             self._live.start()
             self._live.update(self._view(), refresh=True)
@@ -80,7 +81,8 @@ def share(run: SuiteRun) -> str:
 
 def score_table(plan: Plan, caption: str = "") -> Table:
     """Games down, variants across: mean ± standard error of the finished seeds, how many they are, and what goes on."""
-    table = Table(title=f"{plan.directory}: evaluation return", title_justify="left", caption=caption or None, caption_justify="left")
+    table = Table(title=f"{plan.directory}: evaluation return", title_justify="left", caption=caption or None, caption_justify="left",
+                  box=box.SIMPLE_HEAD)
     table.add_column("Game")
     for variant in plan.variants:
         table.add_column(variant, no_wrap=True)
@@ -107,11 +109,11 @@ def _cell(runs: list[SuiteRun]) -> str:
 def result_table(found: dict[str, Any]) -> Table:
     """Variants down: IQM, mean, median with 95 % intervals, probability of improvement."""
     unit = "HNS, %" if found["unit"] == "hns" else "evaluation return"
-    table = Table(title=f"{unit}, with 95 % stratified bootstrap intervals", title_justify="left", show_lines=True)
+    table = Table(title=f"{unit}, with 95 % stratified bootstrap intervals", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("Variant", "Runs", "IQM", "Mean", "Median"):
         table.add_column(name)
     if found["against"]:
-        table.add_column(f"P(better than {found['against']})")
+        table.add_column(f"P(> {found['against']})")
     for variant, values in found["statistics"].items():
         cells = [_interval(values[name]) for name in ("iqm", "mean", "median")]
         if found["against"]:
@@ -121,7 +123,12 @@ def result_table(found: dict[str, Any]) -> Table:
 
 
 def _interval(value: dict[str, float] | None) -> str:
-    return "–" if value is None else f"{value['value']:,.2f}\n{value['low']:,.2f} – {value['high']:,.2f}"
+    return "–" if value is None else f"{short(value['value'])}\n{short(value['low'])} – {short(value['high'])}"
+
+
+def short(value: float) -> str:
+    """About four digits: three intervals side by side fit into 80 columns."""
+    return f"{value:,.{2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0}f}"
 
 
 def notes(found: dict[str, Any]) -> list[str]:
