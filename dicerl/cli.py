@@ -1,4 +1,4 @@
-"""The command line: ``dicerl train``, ``resume``, ``bench``. Every config field is an option; bad input is one line and exit code 2."""
+"""The command line: a subcommand each. Every config field is an option; bad input is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import sys
 from typing import Any, NoReturn
 
 from dicerl import __version__
-from dicerl.config import Config, describe_type, fields_of, get, override, validate
+from dicerl.config import Config, override, validate
 from dicerl.errors import ConfigError, DicerlError, nearest
+from dicerl.options import HIDDEN as HIDDEN
+from dicerl.options import add_fields, given_fields
 from dicerl.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
-
-# Options with a place of their own, or that follow from others.
-SHORT = {"preset": "preset", "variant": "variant", "runtime": "runtime.kind"}
-HIDDEN = ("env.id", "preset", "variant")
+from dicerl.scores import command as scores
+from dicerl.suite import command as suite
 
 
 class Parser(argparse.ArgumentParser):
+    commands: dict[str, Parser]
+
     def error(self, message: str) -> NoReturn:
         fail(message)
 
@@ -61,6 +63,10 @@ def build_parser() -> Parser:
     _add_config(bench)
     bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
     bench.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    scores.add_parser(commands)
+    suite.add_parser(commands)
+    parser.commands = commands.choices
     return parser
 
 
@@ -70,26 +76,14 @@ def _add_config(parser: Parser) -> None:
                         "impala and laser stand for the variant with the default preset")
     parser.add_argument("--variant", default="dice", metavar="{" + ",".join(VARIANTS) + "}",
                         help="`dicerl variants` lists what each is (default: dice)")
-    parser.add_argument("--runtime", dest="runtime.kind", default=argparse.SUPPRESS, metavar="{auto,serial,process}", help="auto picks by cores")
-    groups: dict[str, Any] = {}
-    default = Config()
-    for name, (kind, field) in fields_of().items():
-        if name in HIDDEN:
-            continue
-        section = name.split(".")[0] if "." in name else "run"
-        group = groups.setdefault(section, parser.add_argument_group(f"{section} (defaults: the paper's; a preset changes some)"))
-        text = f"{field.metadata['help']} ({'paper' if field.metadata['paper'] else 'default'}: {get(default, name)})".replace("%", "%%")
-        options = {f"--{name}", f"--{name.replace('_', '-')}"}
-        group.add_argument(*sorted(options, key=lambda o: "_" in o), dest=name, default=argparse.SUPPRESS, metavar=describe_type(kind),
-                           help=text, **({"nargs": "?", "const": "true"} if kind is bool else {}))
+    add_fields(parser)
 
 
 def _config(args: argparse.Namespace) -> Config:
-    given = {name: value for name, value in vars(args).items() if name in fields_of() and name not in HIDDEN}
     if args.preset in SYSTEMS and args.variant == "dice":
         args.preset, args.variant = None, args.preset
     config = preset(args.preset or preset_for(args.env), args.variant)
-    return validate(override(config, {"env.id": args.env, **given}))
+    return validate(override(config, {"env.id": args.env, **given_fields(args)}))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     if unknown:
-        known = [f"--{n.replace('_', '-')}" for n in fields_of()] + ["--preset", "--variant", "--runtime", "--json"]
+        known = [option for action in parser.commands[args.command]._actions for option in action.option_strings]
         fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], known)} (see dicerl {args.command} --help)")
     try:
         return COMMANDS[args.command](args)
@@ -170,4 +164,4 @@ def _variants(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench}
+COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench, "scores": scores.run, "suite": suite.run}

@@ -24,6 +24,12 @@ def number(value: Any, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
+def output() -> Console:
+    """Standard output for tables: wide where it is no terminal, so that a file holds whole lines."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
 class Progress:
     """``update`` as often as you like: it draws at most every half second, or prints at most every ten."""
 

@@ -62,12 +62,9 @@ class Run:
 
     def lock(self) -> None:
         """Held until this process ends, however it ends."""
-        self._lock = (self.directory / "run.lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise DicerlError(f"{self.directory} is in use by another process; wait for it or name another run_dir") from None
+        self._lock = hold(self.directory / "run.lock")
+        if self._lock is None:
+            raise DicerlError(f"{self.directory} is in use by another process; wait for it or name another run_dir")
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -78,12 +75,37 @@ class Run:
         return checkpoint.newest(self.directory, say)
 
 
+def hold(path: Path) -> IO[str] | None:
+    """The file, locked until it is closed or this process ends; None where another process has it."""
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a process writes to this run now."""
+    if not (directory / "run.lock").exists():
+        return False
+    file = hold(directory / "run.lock")
+    if file is not None:
+        file.close()
+    return file is None
+
+
+def run_name(config: Config) -> str:
+    """<env>-<variant>-<seed>, as one directory's name."""
+    words = (re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run" for word in (config.env.id, config.variant))
+    return "-".join([*words, str(config.seed)])
+
+
 def _fresh_directory(config: Config) -> Path:
     """runs/<env>-<variant>-<seed>, with -2, -3, ... where that is taken; mkdir decides, so two runs never share one."""
-    stem = re.sub(r"[^A-Za-z0-9.]+", "_", config.env.id).strip("_") or "run"
-    variant = config.variant.replace("/", "_")
     for attempt in range(1, 10_000):
-        directory = Path("runs") / (f"{stem}-{variant}-{config.seed}" + (f"-{attempt}" if attempt > 1 else ""))
+        directory = Path("runs") / (run_name(config) + (f"-{attempt}" if attempt > 1 else ""))
         try:
             directory.mkdir(parents=True)
             return directory

@@ -1,0 +1,7 @@
+"""``python -m dicerl`` is ``dicerl``."""
+
+import sys
+
+from dicerl.cli import main
+
+sys.exit(main())

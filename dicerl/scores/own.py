@@ -1,0 +1,68 @@
+"""Own runs beside the paper's systems: the newest evaluation of every run on disk, gathered by variant and game."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dicerl.config import Config, from_dict
+from dicerl.errors import DicerlError
+from dicerl.metrics import read_lines
+from dicerl.scores.reference import table_name
+
+Own = dict[str, dict[str, list[float]]]  # {column: {game: the scores of its runs}}
+
+
+def newest_evaluation(run_dir: Path) -> dict[str, Any] | None:
+    """The last line of evaluations.jsonl that holds a score; None where there is none yet."""
+    path = run_dir / "evaluations.jsonl"
+    lines = read_lines(path) if path.is_file() else []
+    return next((line for line in reversed(lines) if isinstance(line, dict) and isinstance(line.get("mean_return"), int | float)), None)
+
+
+def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
+    """({"own dice": {"pong": [20.1, 19.8]}}, notes). A path is a run, or a directory with runs one or two levels below."""
+    own: Own = {}
+    notes: list[str] = []
+    lengths: dict[str, set[int]] = {}
+    seen: set[Path] = set()
+    for directory in (run for path in paths for run in _runs_below(Path(path))):
+        if directory.resolve() in seen:
+            continue
+        seen.add(directory.resolve())
+        config, evaluation = _config(directory), newest_evaluation(directory)
+        try:
+            game = table_name(config.env.id)
+        except DicerlError:
+            notes.append(f"{directory} is left out: {config.env.id} is none of the 57 Atari games")
+            continue
+        if evaluation is None:
+            notes.append(f"{directory} is left out: it has no evaluation yet")
+            continue
+        column = f"own {config.variant}"
+        own.setdefault(column, {}).setdefault(game, []).append(float(evaluation["mean_return"]))
+        lengths.setdefault(column, set()).add(config.frames)
+    for column, frames in lengths.items():
+        if len(frames) > 1:
+            notes.append(f"{column} holds runs of different length: {', '.join(f'{n:,}' for n in sorted(frames))} frames")
+    if seen and not own:
+        raise DicerlError(f"no run has a score to show; {notes[0]}")
+    return own, notes
+
+
+def _runs_below(path: Path) -> list[Path]:
+    if (path / "config.json").is_file():
+        return [path]
+    found = sorted(p.parent for pattern in ("*/config.json", "*/*/config.json") for p in path.glob(pattern))
+    if not found:
+        raise DicerlError(f"{path} holds no run (no config.json in it, nor in a directory below)")
+    return found
+
+
+def _config(directory: Path) -> Config:
+    try:
+        return from_dict(json.loads((directory / "config.json").read_text()))
+    except (OSError, ValueError, DicerlError) as error:
+        raise DicerlError(f"{directory / 'config.json'} is damaged: {error}") from None

@@ -1,0 +1,180 @@
+"""Runs of a suite as subprocesses: so many at a time, each with its share of the cores. Only what is on disk decides what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dicerl.errors import DicerlError
+from dicerl.run import in_use
+from dicerl.suite import state
+from dicerl.suite.plan import Plan, SuiteRun
+
+POLL = 0.2  # seconds
+ATTEMPTS = 2  # a run that a signal killed (out of memory, by hand) is resumed once in the same call
+
+
+@dataclass
+class Job:
+    """A run under way."""
+
+    run: SuiteRun
+    process: subprocess.Popen[bytes]
+    slot: int
+
+
+class Scheduler:
+    """``changed`` is called when a run changes its state, ``tick`` several times a second."""
+
+    def __init__(self, runs: list[SuiteRun], jobs: int, changed: Callable[[SuiteRun], None], tick: Callable[[], None]) -> None:
+        self.runs, self.jobs = runs, jobs
+        self._changed, self._tick = changed, tick
+        self._running: list[Job] = []
+        self._attempts: dict[str, int] = {}
+        self.stops = 0  # signals received
+
+    def run(self) -> bool:
+        """Until every run is finished or has failed: True. False where a signal ended it before."""
+        with self._signals():
+            told = 0
+            try:
+                while self._open() or self._running:
+                    if self.stops > told:
+                        told = self.stops
+                        self._stop(told)
+                    if not self.stops:
+                        self._start()
+                    elif not self._running:
+                        break
+                    for job in [job for job in self._running if job.process.poll() is not None]:
+                        self._ended(job)
+                    self._tick()
+                    time.sleep(POLL)
+            except BaseException:
+                self._stop(1)
+                for job in self._running:
+                    job.process.wait()
+                raise
+        return all(run.state in ("finished", "failed") for run in self.runs)
+
+    def _open(self) -> list[SuiteRun]:
+        return [run for run in self.runs if run.state in ("queued", "waiting")]
+
+    def _start(self) -> None:
+        """Fill the free slots. A run that another process still writes to (one that outlived a killed suite) waits for it."""
+        for run in self._open():
+            free = sorted(set(range(self.jobs)) - {job.slot for job in self._running})
+            if not free:
+                return
+            if in_use(run.directory):
+                self._set(run, "waiting")
+                continue
+            state.look(run)  # a run that was waited for may be finished now
+            if run.state == "finished":
+                self._changed(run)
+                continue
+            try:
+                process = self._launch(run, free[0])
+            except DicerlError as error:
+                self._set(run, "failed", str(error))
+                continue
+            self._attempts[run.name] = self._attempts.get(run.name, 0) + 1
+            self._running.append(Job(run, process, free[0]))
+            self._set(run, "running")
+
+    def _launch(self, run: SuiteRun, slot: int) -> subprocess.Popen[bytes]:
+        command = ["resume", str(run.directory)]
+        if not state.has_checkpoint(run):
+            state.make_room(run)
+            fields = run.changes | {"seed": run.seed, "run_dir": str(run.directory)}
+            command = ["train", run.game, f"--preset={run.config.preset}", f"--variant={run.variant}",
+                       *(f"--{name}={_text(value)}" for name, value in fields.items())]
+        run.log.parent.mkdir(parents=True, exist_ok=True)
+        with run.log.open("ab") as log:
+            # A session of its own: Ctrl-C reaches the suite alone, which passes it on once.
+            return subprocess.Popen([sys.executable, "-P", "-m", "dicerl", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    start_new_session=True, preexec_fn=_in_child(share_of_cores(slot, self.jobs)))
+
+    def _ended(self, job: Job) -> None:
+        self._running.remove(job)
+        run, code = job.run, job.process.returncode
+        run.state = "ended"
+        state.look(run)
+        if run.state == "finished":
+            self._changed(run)
+        elif self.stops:
+            self._set(run, "stopped")
+        elif code < 0 and self._attempts[run.name] < ATTEMPTS:
+            self._set(run, "queued", f"was killed by {signal.Signals(-code).name}")
+        else:
+            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else state.last_words(run)
+            self._set(run, "failed", reason)
+
+    def _set(self, run: SuiteRun, name: str, reason: str = "") -> None:
+        if (run.state, run.reason) != (name, reason):
+            run.state, run.reason = name, reason
+            self._changed(run)
+
+    def _stop(self, times: int) -> None:
+        """The first time with a checkpoint, the second at once, then without asking."""
+        for job in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                job.process.send_signal(signal.SIGTERM if times < 3 else signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def handle(number: int, frame: Any) -> None:
+            self.stops += 1
+
+        before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def default_jobs(plan: Plan) -> int:
+    """One run a core; a run that was asked to take several processes gets all the cores."""
+    if any(run.config.runtime.kind == "process" for run in plan.runs):
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share_of_cores(slot: int, jobs: int) -> set[int]:
+    """The cores of one of ``jobs`` slots; what a run plans (threads, actors, runtime) follows from how many it may use."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set()
+    cores = sorted(os.sched_getaffinity(0))
+    return set(cores[slot::jobs]) or {cores[slot % len(cores)]}
+
+
+def _in_child(cores: set[int]) -> Callable[[], None]:
+    """What a child does before it becomes `dicerl`: it ends with a checkpoint when the suite ends, however that ends."""
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if prctl is not None:
+            prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+    return prepare
+
+
+def _text(value: Any) -> str:
+    """A config value as the command line takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

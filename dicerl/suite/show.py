@@ -1,0 +1,148 @@
+"""What a person sees of a suite: a table that fills while it runs, and the results at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from dicerl.progress import duration, number
+from dicerl.suite import state
+from dicerl.suite.plan import Plan, SuiteRun
+
+
+class Progress:
+    """Drawn at most every half second on a terminal; elsewhere a line for each change, and one a minute."""
+
+    def __init__(self, plan: Plan, quiet: bool = False) -> None:
+        self._console = Console(file=sys.stderr, quiet=quiet, highlight=False)
+        self._plan = plan
+        self._started = self._drawn = time.monotonic()
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal and not quiet else None
+        if self._live is not None:
+            self._live.start()
+            self._live.update(self._view(), refresh=True)
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+
+    def changed(self, run: SuiteRun) -> None:
+        done = sum(r.state == "finished" for r in self._plan.runs)
+        if run.state == "finished":
+            self.say(f"{run.name} finished: {number(run.score)} ({done} of {len(self._plan.runs)} runs)")
+        elif run.state == "failed":
+            self.say(f"{run.name} failed: {run.reason} (log: {run.log})")
+        elif run.state == "waiting":
+            self.say(f"{run.name} is in use by another process; waiting for it")
+        elif run.state == "running" and self._live is None:
+            self.say(f"{run.name} {'goes on' if run.frames else 'starts'}")
+        elif run.reason:
+            self.say(f"{run.name} {run.reason}")
+
+    def tick(self) -> None:
+        every = 0.5 if self._live is not None else 60.0
+        if time.monotonic() - self._drawn < every:
+            return
+        self._drawn = time.monotonic()
+        running = [run for run in self._plan.runs if run.state == "running"]
+        for run in running:
+            run.frames = max(run.frames, int(state.now(run).get("frames", 0)))
+        if self._live is not None:
+            self._live.update(self._view(), refresh=True)
+        else:
+            self.say(self._line() + "".join(f"; {run.name} {share(run)}" for run in running))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.update(self._view(), refresh=True)
+            self._live.stop()
+            self._live = None
+
+    def _line(self) -> str:
+        runs = self._plan.runs
+        counts = [(name, sum(run.state == name for run in runs)) for name in ("finished", "running", "waiting", "failed")]
+        done = sum(min(run.frames, run.config.frames) for run in runs)
+        return (f"{', '.join(f'{count} {name}' for name, count in counts if count) or 'nothing yet'} of {len(runs)} runs; "
+                f"{done / sum(run.config.frames for run in runs):.0%} of all frames, {duration(time.monotonic() - self._started)}")
+
+    def _view(self) -> Table:
+        return score_table(self._plan, self._line())
+
+
+def share(run: SuiteRun) -> str:
+    return f"{min(1.0, run.frames / run.config.frames):.0%}"
+
+
+def score_table(plan: Plan, caption: str = "") -> Table:
+    """Games down, variants across: mean ± standard error of the finished seeds, how many they are, and what goes on."""
+    table = Table(title=f"{plan.directory}: evaluation return", title_justify="left", caption=caption or None, caption_justify="left",
+                  box=box.SIMPLE_HEAD)
+    table.add_column("Game")
+    for variant in plan.variants:
+        table.add_column(variant, no_wrap=True)
+    for game in plan.games:
+        table.add_row(game, *(_cell([r for r in plan.runs if (r.game, r.variant) == (game, variant)]) for variant in plan.variants))
+    return table
+
+
+def _cell(runs: list[SuiteRun]) -> str:
+    scores = [run.score for run in runs if run.score is not None]
+    words = []
+    if scores:
+        error = f" ± {np.std(scores, ddof=1) / np.sqrt(len(scores)):.2f}" if len(scores) > 1 else ""
+        words.append(f"{np.mean(scores):,.2f}{error}")
+    finished = sum(run.state == "finished" for run in runs)
+    words.append(f"[dim]{finished}/{len(runs)}[/]")
+    words += [f"[cyan]{share(run)}[/]" for run in runs if run.state == "running"]
+    failed = sum(run.state == "failed" for run in runs)
+    if failed:
+        words.append(f"[red]{failed} failed[/]")
+    return " ".join(words)
+
+
+def result_table(found: dict[str, Any]) -> Table:
+    """Variants down: IQM, mean, median with 95 % intervals, probability of improvement."""
+    unit = "HNS, %" if found["unit"] == "hns" else "evaluation return"
+    table = Table(title=f"{unit}, with 95 % stratified bootstrap intervals", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("Variant", "Runs", "IQM", "Mean", "Median"):
+        table.add_column(name)
+    if found["against"]:
+        table.add_column(f"P(> {found['against']})")
+    for variant, values in found["statistics"].items():
+        cells = [_interval(values[name]) for name in ("iqm", "mean", "median")]
+        if found["against"]:
+            cells.append(_interval(values.get("probability_of_improvement")))
+        table.add_row(variant, str(values["runs"]), *cells)
+    return table
+
+
+def _interval(value: dict[str, float] | None) -> str:
+    return "–" if value is None else f"{short(value['value'])}\n{short(value['low'])} – {short(value['high'])}"
+
+
+def short(value: float) -> str:
+    """About four digits: three intervals side by side fit into 80 columns."""
+    return f"{value:,.{2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0}f}"
+
+
+def notes(found: dict[str, Any]) -> list[str]:
+    """What to know before one quotes these numbers."""
+    lines = []
+    if found["unit"] == "hns":
+        lines.append(f"Scores are normalised: HNS, 0 is random play and 100 a human. Reference: {found['reference']}.")
+    else:
+        lines.append("Scores are raw evaluation returns: HNS is defined for the 57 Atari games only."
+                     + (" Games are weighed by the size of their returns; look at each game too." if len(found["games"]) > 1 else ""))
+    counts = {sum((r["game"], r["variant"]) == (g, v) and r["score"] is not None for r in found["runs"])
+              for g in found["games"] for v in found["variants"]}
+    if counts & {0, 1, 2}:
+        lines.append("With one or two finished seeds a game the intervals are too narrow to say anything; run more seeds.")
+    if any(run["state"] == "finished" and run["score"] is None for run in found["runs"]):
+        lines.append("Some finished runs have no evaluation and are left out.")
+    return lines

@@ -1,0 +1,91 @@
+"""How far a run of a suite is, from what is on disk: so a suite that was killed knows what is left to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any
+
+from dicerl.config import fields_of, get
+from dicerl.errors import CheckpointError, DicerlError
+from dicerl.run import Run
+from dicerl.scores.own import newest_evaluation
+from dicerl.suite.plan import SuiteRun
+
+WRITTEN = ("config.json", "metrics.jsonl", "metrics.discarded.jsonl", "evaluations.jsonl", "tensorboard", "checkpoints", "run.lock")
+TAIL = 1 << 14  # bytes at the end of metrics.jsonl that surely hold a whole line
+
+
+def look(run: SuiteRun) -> None:
+    """Set frames, score, and whether the run is finished: its newest whole checkpoint has all the frames."""
+    run.frames = saved_frames(run)
+    if run.frames >= run.config.frames:
+        run.state, run.reason = "finished", ""
+        evaluation = newest_evaluation(run.directory)
+        run.score = None if evaluation is None else float(evaluation["mean_return"])
+
+
+def saved_frames(run: SuiteRun) -> int:
+    """Frames of the newest whole checkpoint; 0 where there is none."""
+    if not (run.directory / "config.json").is_file():
+        return 0
+    try:
+        return int(Run(run.directory, run.config).newest_checkpoint()[1]["frames"])
+    except CheckpointError:
+        return 0
+
+
+def has_checkpoint(run: SuiteRun) -> bool:
+    folder = run.directory / "checkpoints"
+    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+
+
+def check(run: SuiteRun) -> None:
+    """A run that is on disk must be the one the suite asks for; how it uses the machine does not matter."""
+    if not has_checkpoint(run):
+        return
+    config = Run.open(run.directory).config
+    for name in fields_of():
+        if name == "run_dir" or name.startswith("runtime."):
+            continue
+        before, now = get(config, name), get(run.config, name)
+        if before != now:
+            raise DicerlError(f"{run.directory} was run with {name} {before!r}, this suite asks for {now!r}; name another directory with --dir")
+
+
+def make_room(run: SuiteRun) -> None:
+    """Clear away a run that died before its first checkpoint: `train` wants an empty place, and there is nothing to keep."""
+    if not run.directory.exists() or has_checkpoint(run):
+        return
+    foreign = sorted(p.name for p in run.directory.iterdir() if p.name not in WRITTEN)
+    if foreign:
+        raise DicerlError(f"{run.directory} holds {foreign[0]}, which no run wrote; move it away or name another directory with --dir")
+    shutil.rmtree(run.directory)
+
+
+def now(run: SuiteRun) -> dict[str, Any]:
+    """The newest line of a run that trains: frames, recent_return, ..."""
+    try:
+        with (run.directory / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for raw in reversed(lines):
+        try:
+            line = json.loads(raw)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and "frames" in line:
+            return line
+    return {}
+
+
+def last_words(run: SuiteRun) -> str:
+    """The last line of a run's log: why it failed."""
+    try:
+        lines = run.log.read_text(errors="replace").splitlines()
+    except OSError:
+        return "no log"
+    return next((line.strip().removeprefix("dicerl: ") for line in reversed(lines) if line.strip()), "no word in its log")
