@@ -84,7 +84,7 @@ class Actor:
         self._before["last_action"][t] = self._last_action
         self._before["last_reward"][t] = self._last_reward
         if self.network.log_inv_temperature is not None:
-            self._behaviour[:] = float(self.network.log_inv_temperature.exp())
+            self._behaviour[:] = self.network.log_inv_temperature.exp().item()
         log_pi, out, scale = acting_policy(
             self.config, self.network, self._observation, self._state, self._last_action, self._last_reward, self._behaviour)
         self._state = out.state

@@ -187,7 +187,7 @@ class Agent:
                 self._behaviour = draw_behaviour(self.config, self.region, self._rng, n)
             behaviour = self._behaviour
         if self.network.log_inv_temperature is not None:
-            behaviour = np.full_like(behaviour, float(self.network.log_inv_temperature.exp()))
+            behaviour = np.full_like(behaviour, self.network.log_inv_temperature.exp().item())
         if inv_temperature is not None:
             if PARAMETERS[self.config.behaviour.family] != ("inv_temperature",):
                 raise DicerlError(f"inv_temperature is {inv_temperature}, but this agent's family is {self.config.behaviour.family}; leave it out")

@@ -39,7 +39,7 @@ class Evaluator:
         rng = np.random.default_rng(seed)
         behaviour = draw_behaviour(self.config, region, rng, self.episodes)
         if self.network.log_inv_temperature is not None:
-            behaviour[:] = float(self.network.log_inv_temperature.exp())
+            behaviour[:] = self.network.log_inv_temperature.exp().item()
         returns = self._play(np.concatenate([behaviour, behaviour]), rng, beat)
         greedy = summarise(returns[self.episodes:])
         return {

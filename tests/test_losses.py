@@ -7,9 +7,8 @@ import pytest
 import reference as slow
 import torch
 
-from dicerl.core import entropy, vtrace
-from dicerl.core.losses import (
-    entropy_bonus, forward_dynamics_loss, inverse_dynamics_loss, masked_mean, policy_loss, q_loss, temperature_loss, value_loss, weighted_sum)
+from dicerl.core import entropy, losses, vtrace
+from dicerl.core.losses import entropy_bonus, masked_mean, policy_loss, q_loss, value_loss, weighted_sum
 from dicerl.core.targets import clipped_ratio
 
 STEPS, BATCH, ACTIONS = 4, 3, 5
@@ -95,7 +94,7 @@ def test_temperature_loss_gradient_is_that_of_the_policy_loss_for_tau(p):
     a, rho, adv = random(STEPS, BATCH, ACTIONS, grad=True), random(STEPS, BATCH, seed=1, grad=True), random(STEPS, BATCH, seed=2, grad=True)
     action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
     log_inv = torch.tensor(p, dtype=torch.float64, requires_grad=True)
-    loss = temperature_loss(log_inv, a, log_inv.exp().detach().expand(STEPS, BATCH), action, rho, adv)
+    loss = losses.temperature_loss(log_inv, a, log_inv.exp().detach().expand(STEPS, BATCH), action, rho, adv)
     assert loss.shape == (STEPS, BATCH)
     grad, *others = gradient(loss, log_inv, a, rho, adv)
     assert others == [None, None, None]
@@ -109,7 +108,7 @@ def test_forward_dynamics_by_hand():
     """1/2 the mean squared error over the features; the target's gradient is stopped."""
     predicted = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]], requires_grad=True)
     target = torch.tensor([[[3.0, 2.0], [1.0, -3.0]]], requires_grad=True)
-    loss = forward_dynamics_loss(predicted, target)
+    loss = losses.forward_dynamics_loss(predicted, target)
     assert loss.tolist() == [[1.0, 2.5]]
     grad, of_target = gradient(loss, predicted, target)
     assert of_target is None
@@ -120,7 +119,7 @@ def test_inverse_dynamics_by_hand():
     """The cross-entropy of the action taken: gradient softmax - onehot."""
     logits = random(STEPS, BATCH, ACTIONS, grad=True)
     action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
-    loss = inverse_dynamics_loss(logits, action)
+    loss = losses.inverse_dynamics_loss(logits, action)
     (grad,) = gradient(loss, logits)
     for t in range(STEPS):
         for b in range(BATCH):

@@ -76,7 +76,10 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
     threads = config.runtime.learner_threads or (1 if small else max(1, count - actors) if runtime == "process" else count)
     capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs)
+    largest, asked = "sequence.capacity", capacity
     if config.replayed:
+        if config.collector.replay_capacity > capacity:
+            largest, asked = "collector.replay_capacity", config.collector.replay_capacity
         capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
     slot = window_bytes(schema(config, spec), window_length(config))
     needed = slot * (capacity + config.runtime.num_envs)  # the store, and the actors' own windows
@@ -84,8 +87,10 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     if runtime == "process" and Path("/dev/shm").is_dir():
         shm = os.statvfs("/dev/shm")
         if slot * capacity > shm.f_bavail * shm.f_frsize:
-            raise ConfigError("sequence.capacity", capacity, f"its slots take {amount(slot * capacity)}, more than the "
+            raise ConfigError(largest, asked, f"its slots take {amount(slot * capacity)}, more than the "
                               f"{amount(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or runtime.kind=serial")
+    if needed > 0.9 * free and largest == "collector.replay_capacity":
+        raise ConfigError(largest, asked, f"with it the run needs {amount(needed)} for sequences; this machine has {amount(free)} free: keep fewer")
     if needed > 0.9 * free:
         raise ConfigError("runtime.num_envs", config.runtime.num_envs, f"with sequence.capacity {capacity} it needs {amount(needed)} for "
                           f"sequences; this machine has {amount(free)} free: use fewer environments, a smaller batch or shorter sequences")
