@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from dicerl.config import Config
-from dicerl.core.bandit import MAX_X
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 
@@ -70,6 +69,7 @@ class Network(nn.Module):
         self.config, self.spec = config, spec
         self.conditioned = whole.behaviour.family == "conditioned"
         told = COSINES if self.conditioned else 0
+        self.max_x = math.log1p(whole.bandit.max_inv_temperature)  # beyond it cos(pi k x) would repeat what it told before
         self.num_actions = spec.num_actions
         torso = config.torso
         if torso == "auto":
@@ -162,7 +162,7 @@ class Network(nn.Module):
         x = x.flatten(1)
         if self.conditioned:
             assert inv_temperature is not None
-            angle = torch.log1p(inv_temperature).mul(math.pi / MAX_X).unsqueeze(-1)
+            angle = torch.log1p(inv_temperature).mul(math.pi / self.max_x).unsqueeze(-1)
             x = torch.cat([x, torch.cos(angle * torch.arange(1, COSINES + 1, device=x.device))], -1)
         return self.dense(x)
 

@@ -28,6 +28,7 @@ from dicerl.presets import preset
 from dicerl.sequence import allocate, schema, window_length
 
 PER_STEP = ("observation", "action", "reward", "discount", "valid", "log_prob", "inv_temperature", "scale", "version")
+BEHAVIOUR = tuple(sorted({name for names in PARAMETERS.values() for name in names} - {"inv_temperature"}))  # of the other families
 PER_WINDOW = ("state", "last_action", "last_reward", "stream", "created")
 WAIT = 90.0  # seconds for the actors to come up
 
@@ -150,7 +151,8 @@ Key = tuple[int, int]  # actor incarnation, environment
 
 def split(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """The sequences of a batch."""
-    return [{**{n: batch[n][:, i] for n in PER_STEP}, **{n: batch[n][i] for n in PER_WINDOW}} for i in range(batch["valid"].shape[1])]
+    per_step = [n for n in (*PER_STEP, *BEHAVIOUR) if n in batch]  # a family has its own parameters
+    return [{**{n: batch[n][:, i] for n in per_step}, **{n: batch[n][i] for n in PER_WINDOW}} for i in range(batch["valid"].shape[1])]
 
 
 def collect(batches: list[dict[str, np.ndarray]]) -> dict[Key, dict[int, Window]]:
@@ -169,7 +171,7 @@ def collect(batches: list[dict[str, np.ndarray]]) -> dict[Key, dict[int, Window]
 def rows(windows: dict[int, Window], burn_in: int) -> dict[str, np.ndarray]:
     """The trained steps of windows 0, 1, ... one after the other, then the bootstrap step of the last."""
     ordered = [windows[k].fields for k in range(len(windows))]
-    return {n: np.concatenate([*(w[n][burn_in:-1] for w in ordered), ordered[-1][n][-1:]]) for n in PER_STEP}
+    return {n: np.concatenate([*(w[n][burn_in:-1] for w in ordered), ordered[-1][n][-1:]]) for n in ordered[0] if n not in PER_WINDOW}
 
 
 class Networks:
@@ -192,23 +194,26 @@ class Replay:
     state: np.ndarray  # [R, 2, H] before each step
     advantage: np.ndarray  # [R, A]
     scale: np.ndarray  # [R] of the acting version
+    trained: np.ndarray  # [R] 1/tau of the acting version where it is trainable, else nan
 
 
 @torch.inference_mode()
 def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
     """Every step of a stream from its start, each with the parameters of the version that acted."""
     state, fresh = networks[int(stream["version"][0])].initial_state(1), True
-    states, advantages, scales = [], [], []
-    for observation, version, valid in zip(stream["observation"], stream["version"].tolist(), stream["valid"], strict=True):
+    states, advantages, scales, trained = [], [], [], []
+    told = stream.get("inv_temperature", stream["scale"])  # only a conditioned network looks at it
+    for observation, version, valid, inv in zip(stream["observation"], stream["version"].tolist(), stream["valid"], told, strict=True):
         network = networks[version]
         if fresh:
             state = torch.zeros_like(state)
         states.append(state[:, 0].numpy().copy())
-        out = network.unroll(torch.from_numpy(observation)[None, None], state, None)
+        out = network.unroll(torch.from_numpy(observation)[None, None], state, None, inv_temperature=torch.tensor([[float(inv)]]))
         advantages.append(out.advantage[0, 0].numpy())
         scales.append(float(network.advantage_scale))
+        trained.append(math.nan if network.log_inv_temperature is None else network.log_inv_temperature.exp().item())
         state, fresh = out.state, not valid
-    return Replay(np.stack(states), np.stack(advantages), np.array(scales))
+    return Replay(np.stack(states), np.stack(advantages), np.array(scales), np.array(trained))
 
 
 # --- batches that no actor made -----------------------------------------------------------------------------------------------------

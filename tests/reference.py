@@ -23,6 +23,47 @@ def entropy(advantage: list[float], inv_temperature: float) -> float:
     return -sum(p * math.log(p) for p in softmax(advantage, inv_temperature) if p > 0)
 
 
+def greedy(advantage: list[float]) -> list[float]:
+    """The limit tau -> 0+: equal maxima share."""
+    best = [a == max(advantage) for a in advantage]
+    return [b / sum(best) for b in best]
+
+
+def mixture(advantage: list[float], inv_temperature: list[float], weight: list[float]) -> list[float]:
+    """pi(a) = sum_k w_k pi_{tau_k}(a); 1/tau = infinity is greedy."""
+    components = [greedy(advantage) if math.isinf(inv) else softmax(advantage, inv) for inv in inv_temperature]
+    return [sum(w * pi[a] for w, pi in zip(weight, components, strict=True)) for a in range(len(advantage))]
+
+
+def mixture_surrogate_gradient(advantage: list[float], inv_temperature: list[float], action: int, weight: list[float]) -> list[float]:
+    """sum_k r_k (1[a = b] - pi_k(b)), r_k = w_k pi_k(a) / pi(a): each component's printed policy gradient, by its share in the action."""
+    whole = mixture(advantage, inv_temperature, weight)
+    result = [0.0] * len(advantage)
+    for inv, w in zip(inv_temperature, weight, strict=True):
+        pi = greedy(advantage) if math.isinf(inv) else softmax(advantage, inv)
+        share = w * pi[action] / whole[action]
+        for b in range(len(advantage)):
+            result[b] += share * ((b == action) - pi[b])
+    return result
+
+
+def casa(value: float, advantage: list[float], pi: list[float]) -> list[float]:
+    """Q(a) = A(a) - sum_b pi(b) A(b) + V, for one state."""
+    mean = sum(p * a for p, a in zip(pi, advantage, strict=True))
+    return [a - mean + value for a in advantage]
+
+
+def casa_slope(advantage: list[float], inv_temperature: float, action: int, stop_pi: bool) -> list[float]:
+    """dQ(action)/dA(b) of the casa critic at pi_tau: 1[a = b] - pi(b), and what flows through pi where it is not stopped:
+    d pi(c)/dA(b) = pi(c) (1[c = b] - pi(b)) / tau."""
+    pi = softmax(advantage, inv_temperature)
+    slope = []
+    for b in range(len(advantage)):
+        through_pi = sum(pi[c] * ((c == b) - pi[b]) * inv_temperature * advantage[c] for c in range(len(advantage)))
+        slope.append((b == action) - pi[b] - (0.0 if stop_pi else through_pi))
+    return slope
+
+
 def clipped(log_ratio: float, valid: bool, bar: float) -> float:
     """min(pi / mu, bar); 0 on a reset step."""
     if not valid:
@@ -83,6 +124,21 @@ def retrace(q, next_q, reward, discount, log_ratio, valid, *, c_bar=1.05):
             for k in range(steps - t):
                 delta = reward[t + k, b] + discount[t + k, b] * next_q[t + k, b] - q[t + k, b]
                 qs[t, b] += product(discount, t, t + k - 1, b) * product(c, t + 1, t + k, b) * delta
+    return qs
+
+
+def qtrace(q, next_q, reward, discount, log_ratio, valid, *, rho_bar=1.05, c_bar=1.05):
+    """no_drtrace: qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k}), rho~_{t,0} = 1, else rho_{t+k}."""
+    steps, batch = q.shape
+    rho, c = clipped_all(log_ratio, valid, rho_bar), clipped_all(log_ratio, valid, c_bar)
+    qs = np.zeros((steps, batch))
+    for b in range(batch):
+        for t in range(steps):
+            qs[t, b] = q[t, b]
+            for k in range(steps - t):
+                delta = reward[t + k, b] + discount[t + k, b] * next_q[t + k, b] - q[t + k, b]
+                rho_tilde = 1.0 if k == 0 else rho[t + k, b]
+                qs[t, b] += product(discount, t, t + k - 1, b) * product(c, t + 1, t + k - 1, b) * rho_tilde * delta
     return qs
 
 

@@ -23,6 +23,7 @@ from dicerl.envs import EnvSpec
 from dicerl.evaluator import Evaluator
 from dicerl.metrics import read_lines
 from dicerl.networks import Network
+from dicerl.presets import VARIANTS
 from dicerl.run import Run
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
@@ -131,6 +132,23 @@ MISTAKES = {
     "continuous actions": (["train", "CliContinuous-v0"], "CliContinuous-v0 acts in Box", SUPPORTED),
     "dict observations": (["train", "CliDict-v0"], "CliDict-v0 observes Dict", SUPPORTED),
     "discrete observations": (["train", "FrozenLake-v1"], "FrozenLake-v1 observes Discrete(16)", SUPPORTED),
+    "DR-Trace without casa": (["train", "CartPole-v1", "--loss.estimator", "drtrace"], "loss.estimator is 'drtrace'", "learns nothing", "casa"),
+    "a trainable tau of another family": (
+        ["train", "CartPole-v1", "--variant", "casa/trainable_tau", "--behaviour.family", "mixture"], "behaviour.source is 'trainable'", "boltzmann"),
+    "a mixture of one": (["train", "CartPole-v1", "--behaviour.mixture", "3"], "behaviour.mixture is (3.0,)", "1/tau1,1/tau2,w"),
+    "a mixture in the wrong order": (["train", "CartPole-v1", "--behaviour.mixture", "9,3,0.5"], "behaviour.mixture", "1/tau1 <= 1/tau2"),
+    "all replayed": (["train", "CartPole-v1", "--collector.replay", "1"], "collector.replay is 1", "between 0 and 0.99"),
+    "replay of less than one": (["train", "CartPole-v1", "--collector.replay", "0.01"], "collector.replay is 0.01", "at least one"),
+    "replay from too few": (
+        ["train", "CartPole-v1", "--collector.replay", "0.5", "--collector.replay-capacity", "2"], "collector.replay_capacity is 2", "takes 4"),
+    "too much replay for the memory": (
+        ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "50000000", "--runtime", "serial"],
+        "collector.replay_capacity is 50000000", "GiB free"),
+    "too much replay for shared memory": (
+        ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "50000000", "--runtime", "process"],
+        "collector.replay_capacity is 50000000", "GiB free"),
+    "unknown ablation": (["train", "CartPole-v1", "--variant", "casa/no_stop_p"], "variant is 'casa/no_stop_p'", "did you mean casa/no_stop_pi?"),
+    "unknown family": (["train", "CartPole-v1", "--behaviour.family", "eps"], "behaviour.family is 'eps'", "boltzmann, epsilon"),
     "resume without a run": (["resume"], "RUN"),
     "resume of nothing": (["resume", "nowhere"], "nowhere holds no run"),
     "unknown option of resume": (["resume", "nowhere", "--frames", "3"], "--frames"),
@@ -573,6 +591,36 @@ def test_quiet_and_json(call):
     assert "CartPole-v1" in err
     assert "finished at" in err
     assert "checkpoint in b/checkpoints" in err
+
+
+def test_variants_lists_all_with_what_they_are(call, monkeypatch):
+    """The table and its JSON; characteristics as in the paper's table of ablation settings."""
+    code, out, err = call("variants", "--json")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 1
+    listed = json.loads(out)
+    assert list(listed) == list(VARIANTS)
+    printed = {"dice": (True, True, True), "baseline": (False, False, False), "random": (True, True, False), "entropy": (True, False, True)}
+    for name, expected in printed.items():
+        assert tuple(listed[name]["characteristics"].values()) == expected
+    assert listed["casa/no_stop_v"]["changes"] == {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1, "loss.stop_v": False}
+
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = call("variants")
+    assert (code, err) == (0, "")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.split() and line.split()[0] in VARIANTS}
+    assert list(rows) == list(VARIANTS)  # one line each
+    for name, line in rows.items():
+        assert VARIANTS[name][0] in line
+        marks = [mark == "✓" for mark in line.replace(VARIANTS[name][0], "").split()[1:]]
+        assert marks == list(listed[name]["characteristics"].values()), name
+    for title in ("closed-form", "objective-", "adaptive"):
+        assert title in out
+
+
+def test_variants_imports_no_torch():
+    code = "import sys; from dicerl.cli import main; main(['variants', '--json']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True).returncode == 0
 
 
 def test_bench_json(call, tmp_path):

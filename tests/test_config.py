@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dicerl.config import _RANGES, Config, describe_type, fields_of, from_dict, get, override, parse, validate
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.presets import PRESETS, VARIANTS, preset, preset_for
+from dicerl.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 FIELDS = fields_of()
@@ -255,13 +255,56 @@ def test_variants(name):
         config = preset(name, variant)
         changed[variant] = {n for n in FIELDS if get(config, n) != get(dice, n)} - {"variant"}
     assert changed["dice"] == set()
-    assert changed["baseline"] - {"behaviour.scale"} == {"behaviour.source"}
+    fixed = name in ("impala", "laser")  # presets that are variants at the paper's scale: tau = 1 already
+    assert changed["baseline"] - {"behaviour.scale"} == (set() if fixed else {"behaviour.source"})
     baseline = preset(name, "baseline").behaviour
     assert (baseline.source, baseline.inv_temperature, baseline.scale) == ("fixed", 1.0, "raw")  # tau = 1 as the paper means it
     assert changed["random"] == {"behaviour.source"}
     assert preset(name, "random").behaviour.source == "distribution"
     assert changed["entropy"] == {"loss.entropy"}
     assert preset(name, "entropy").loss.entropy == 1.0
+
+
+TABLE = {  # SPEC 7 and the appendix's table of ablations: what differs from casa, and casa from dice
+    "casa": {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1},
+    "casa/no_stop_pi": {"loss.stop_pi": False}, "casa/no_stop_v": {"loss.stop_v": False}, "casa/no_drtrace": {"loss.estimator": "vtrace+qtrace"},
+    "casa/random_scaling": {"loss.scaling": "random"}, "casa/trainable_tau": {"behaviour.source": "trainable"},
+    "casa/no_bva": {"behaviour.source": "distribution"}, "epsilon": {"behaviour.family": "epsilon"}, "mixture": {"behaviour.family": "mixture"},
+    "conditioned": {"behaviour.family": "conditioned"}, "laser": {"collector.replay": 0.5},
+}
+
+
+@pytest.mark.parametrize("variant", TABLE)
+def test_a_variant_changes_what_the_table_says_and_nothing_else(variant):
+    base = preset("minatar", "casa" if "/" in variant else "impala" if variant == "laser" else "dice")
+    config = preset("minatar", variant)
+    assert {n: get(config, n) for n in FIELDS if get(config, n) != get(base, n) and n != "variant"} == TABLE[variant]
+
+
+def test_every_variant_is_in_a_table_of_these_tests():
+    assert set(VARIANTS) == {"dice", "baseline", "random", "entropy", "impala", *TABLE}
+
+
+def test_impala_is_v_trace_alone_at_tau_1_with_a_little_entropy():
+    """And by name at the paper's scale, as a preset."""
+    for config in (preset("impala"), preset("paper", "impala")):
+        assert (config.loss.q, config.loss.entropy, config.behaviour.source, config.behaviour.inv_temperature) == (0.0, 0.01, "fixed", 1.0)
+        assert (config.loss.rho_bar, config.loss.c_bar, config.collector.replay) == (1.0, 1.0, 0.0)
+        assert (config.frames, config.sequence.batch) == (200_000_000, 64)
+    for name in ("impala", "laser"):
+        assert preset(name).replace(preset="paper", variant=name) == preset("paper", name)
+
+
+def test_characteristics_are_those_of_the_paper_s_tables():
+    """"Ablation Settings"; and IMPALA's column of the survey."""
+    three = ("closed-form diversity", "objective-invariant", "adaptive")
+    printed = {"dice": (True, True, True), "baseline": (False, False, False), "random": (True, True, False), "entropy": (True, False, True),
+               "impala": (False, False, False)}
+    for variant, expected in printed.items():
+        assert characteristics(variant) == dict(zip(three, expected, strict=True)), variant
+    assert characteristics("casa") == characteristics("mixture") == characteristics("dice")
+    assert characteristics("casa/no_bva") == characteristics("random")
+    assert not characteristics("casa/trainable_tau")["adaptive"]
 
 
 def test_a_variant_wins_over_the_preset_and_changes_win_over_both(monkeypatch):
@@ -310,9 +353,47 @@ def test_fields_that_contradict_each_other():
         validate(Config().replace(sequence__capacity=63))
     with pytest.raises(ConfigError, match=r"bandit\.accuracy is 5"):
         validate(Config().replace(bandit__accuracy=5.0))
+    with pytest.raises(ConfigError, match=r"loss\.estimator is 'drtrace'; with loss\.critic dueling it learns nothing.*need E_pi\[A\] = 0.*casa"):
+        validate(Config().replace(loss__estimator="drtrace"))
+    validate(Config().replace(loss__estimator="drtrace", loss__critic="casa"))
+    for family in ("epsilon", "mixture", "conditioned"):
+        with pytest.raises(ConfigError, match=rf"behaviour\.source is 'trainable'; it needs behaviour\.family boltzmann, not {family}"):
+            validate(Config().replace(behaviour__source="trainable", behaviour__family=family))
+    with pytest.raises(ConfigError, match=r"behaviour\.inv_temperature is 0\.0; where it is trainable it must start above 0"):
+        validate(Config().replace(behaviour__source="trainable", behaviour__inv_temperature=0.0))
     for name in ("bandit.widths", "bandit.learning_rates"):
         with pytest.raises(ConfigError, match="at least one value"):
             validate(override(Config(), {name: ()}))
+
+
+@pytest.mark.parametrize("value", [(), (1.0,), (1.0, 2.0), (1.0, 2.0, 0.5, 0.5), (2.0, 1.0, 0.5), (-1.0, 1.0, 0.5), (1.0, 2.0, 1.5),
+                                   (1.0, 2.0, -0.1), (1.0, 1e7, 0.5)])
+def test_a_mixture_that_is_none_is_refused(value):
+    assert "1/tau1 <= 1/tau2 and w from 0 to 1" in refused("behaviour.mixture", value)
+
+
+@pytest.mark.parametrize("value", [(0.0, 0.0, 0.0), (0.0, 1e6, 1.0), "1, 2, 0.5"])
+def test_mixtures_at_the_border_are_fine(value):
+    validate(override(Config(), {"behaviour.mixture": value}))
+
+
+@pytest.mark.parametrize(("replay", "batch", "replayed"), [(0.5, 8, 4), (0.875, 64, 56), (0.1, 8, 1), (0.0, 8, 0)])
+def test_the_replayed_part_of_a_batch(replay, batch, replayed):
+    config = validate(Config().replace(collector__replay=replay, sequence__batch=batch))
+    assert config.replayed == replayed
+
+
+@pytest.mark.parametrize(("replay", "batch"), [(0.05, 8), (0.95, 8), (0.5, 1)])
+def test_a_replay_without_a_new_or_an_older_sequence_is_refused(replay, batch):
+    with pytest.raises(ConfigError, match=rf"^collector\.replay is {replay}; of a batch of {batch} it must leave at least one new and one older"):
+        validate(Config().replace(collector__replay=replay, sequence__batch=batch))
+
+
+def test_a_replay_smaller_than_what_a_batch_takes_is_refused():
+    with pytest.raises(ConfigError, match=r"^collector\.replay_capacity is 31; a batch takes 32 of them"):
+        validate(Config().replace(collector__replay=0.5, collector__replay_capacity=31))
+    validate(Config().replace(collector__replay=0.5, collector__replay_capacity=32))
+    validate(Config().replace(collector__replay_capacity=1))  # not used
 
 
 def test_every_field_has_help_and_a_type_to_show():

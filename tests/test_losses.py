@@ -7,7 +7,7 @@ import pytest
 import reference as slow
 import torch
 
-from dicerl.core import entropy, vtrace
+from dicerl.core import entropy, losses, vtrace
 from dicerl.core.losses import entropy_bonus, masked_mean, policy_loss, q_loss, value_loss, weighted_sum
 from dicerl.core.targets import clipped_ratio
 
@@ -72,6 +72,81 @@ def test_entropy_bonus_plain_is_h_and_its_gradient_is_that_of_tau_h_over_tau(inv
 def test_entropy_bonus_refuses_another_scale():
     with pytest.raises(ValueError, match=r"entropy_scale is 'sqrt'.*'tau' or 'plain'"):
         entropy_bonus(torch.zeros(1, 1, 2), 1.0, "sqrt")
+
+
+def test_policy_loss_of_a_mixture_is_its_components_by_their_share():
+    a, rho, adv = random(STEPS, BATCH, ACTIONS, grad=True), random(STEPS, BATCH, seed=1), random(STEPS, BATCH, seed=2)
+    action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
+    inv, weight = random(STEPS, BATCH, 2, seed=4).abs(), random(STEPS, BATCH, 2, seed=5).softmax(-1)
+    (grad,) = gradient(policy_loss(a, inv, action, rho, adv, weight), a)
+    for t in range(STEPS):
+        for b in range(BATCH):
+            share = slow.mixture_surrogate_gradient(a[t, b].tolist(), inv[t, b].tolist(), action[t, b].item(), weight[t, b].tolist())
+            np.testing.assert_allclose(grad[t, b].numpy(), [-(rho[t, b] * adv[t, b]).item() * x for x in share], rtol=1e-10, atol=1e-13)
+
+
+# --- casa's own terms ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [-1.0, 0.0, 2.5])
+def test_temperature_loss_gradient_is_that_of_the_policy_loss_for_tau(p):
+    """-rho adv tau d log pi(a) / d log(1/tau), by autograd; none reaches A, rho or adv (SPEC 7, trainable_tau)."""
+    a, rho, adv = random(STEPS, BATCH, ACTIONS, grad=True), random(STEPS, BATCH, seed=1, grad=True), random(STEPS, BATCH, seed=2, grad=True)
+    action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
+    log_inv = torch.tensor(p, dtype=torch.float64, requires_grad=True)
+    loss = losses.temperature_loss(log_inv, a, log_inv.exp().detach().expand(STEPS, BATCH), action, rho, adv)
+    assert loss.shape == (STEPS, BATCH)
+    grad, *others = gradient(loss, log_inv, a, rho, adv)
+    assert others == [None, None, None]
+    taken = torch.log_softmax(a.detach() * log_inv.exp(), -1).gather(-1, action[..., None])[..., 0]
+    (expected,) = gradient(-(rho * adv).detach() * math.exp(-p) * taken, log_inv)
+    assert grad.item() == pytest.approx(expected.item(), rel=1e-9)
+    assert abs(grad.item()) > 1e-3
+
+
+def test_forward_dynamics_by_hand():
+    """1/2 the mean squared error over the features; the target's gradient is stopped."""
+    predicted = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]], requires_grad=True)
+    target = torch.tensor([[[3.0, 2.0], [1.0, -3.0]]], requires_grad=True)
+    loss = losses.forward_dynamics_loss(predicted, target)
+    assert loss.tolist() == [[1.0, 2.5]]
+    grad, of_target = gradient(loss, predicted, target)
+    assert of_target is None
+    assert torch.equal(grad, (predicted - target).detach() / 2)
+
+
+def test_inverse_dynamics_by_hand():
+    """The cross-entropy of the action taken: gradient softmax - onehot."""
+    logits = random(STEPS, BATCH, ACTIONS, grad=True)
+    action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
+    loss = losses.inverse_dynamics_loss(logits, action)
+    (grad,) = gradient(loss, logits)
+    for t in range(STEPS):
+        for b in range(BATCH):
+            p = slow.softmax(logits[t, b].tolist(), 1.0)
+            assert loss[t, b].item() == pytest.approx(-math.log(p[action[t, b]]))
+            np.testing.assert_allclose(grad[t, b], [x - (i == action[t, b].item()) for i, x in enumerate(p)], atol=1e-12)
+
+
+def test_coefficients_of_each_sequence():
+    """random_scaling: alpha and beta of [B] weigh each sequence's own steps; the single losses stay as they are."""
+    valid = torch.tensor([[True, True], [True, False]])
+    q, policy, zero = torch.tensor([[1.0, 2.0], [3.0, 9e9]]), torch.tensor([[5.0, 1.0], [7.0, 9e9]]), torch.zeros(2, 2)
+    out = weighted_sum(zero, q, policy, None, valid, xi=1.0, alpha=torch.tensor([10.0, 0.5]), beta=torch.tensor([0.0, 4.0]))
+    assert (out.q.item(), out.policy.item()) == pytest.approx((2.0, 13 / 3))
+    assert out.total.item() == pytest.approx((10 * (1 + 3) + 0.5 * 2) / 3 + (0 * (5 + 7) + 4 * 1) / 3)
+    plain = weighted_sum(zero, q, policy, None, valid, xi=1.0, alpha=3.0, beta=2.0)
+    same = weighted_sum(zero, q, policy, None, valid, xi=1.0, alpha=torch.full((2,), 3.0), beta=torch.full((2,), 2.0))
+    assert plain.total.item() == pytest.approx(same.total.item())
+
+
+def test_the_auxiliary_loss_adds_with_its_coefficient():
+    valid, one = torch.tensor([[True], [True], [False]]), torch.ones(3, 1)
+    auxiliary = torch.tensor([[2.0], [4.0], [9e9]])
+    out = weighted_sum(one, one, one, None, valid, xi=1.0, alpha=1.0, beta=1.0, auxiliary=auxiliary, auxiliary_coefficient=0.1)
+    assert out.auxiliary.item() == 3.0
+    assert out.total.item() == pytest.approx(3.3)
+    assert weighted_sum(one, one, one, None, valid, xi=1.0, alpha=1.0, beta=1.0).auxiliary.item() == 0.0
 
 
 # --- the mean and the sum -----------------------------------------------------------------------------------------------------------

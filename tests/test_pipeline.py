@@ -2,22 +2,28 @@
 learner is told of a step (state, log-probability, temperature, scale, version) is what the actor did."""
 
 import json
+import math
+import typing
 from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import probe
 import pytest
+import reference as slow
 import torch
 
 from dicerl import checkpoint
 from dicerl.api import train
+from dicerl.core.family import PARAMETERS
 from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
 from dicerl.learner import Learner
 from dicerl.metrics import read_lines
 from dicerl.networks import Network, load_flat_state
 from dicerl.presets import preset
+from dicerl.runtime.setup import plan
+from dicerl.sequence import Store
 
 pytestmark = pytest.mark.timeout(900)  # seconds of CPU time, but whole runs: on a crowded machine they take their time
 
@@ -274,6 +280,155 @@ def test_log_probs_are_those_of_the_version_that_acted(run, rows, replays):
         np.testing.assert_allclose(stream["log_prob"], taken, rtol=1e-4, atol=1e-4, err_msg=f"stream {key}")
         spread.append(stream["log_prob"])
     assert np.concatenate(spread).std() > 0.2  # not all uniform
+
+
+# --- other families (SPEC 7) --------------------------------------------------------------------------------------------------------
+
+FAMILIES = {
+    "epsilon": {"behaviour.family": "epsilon", "behaviour.scale": "normalised"},
+    "mixture": {"behaviour.family": "mixture", "behaviour.scale": "normalised"},
+    "conditioned": {"behaviour.family": "conditioned"},
+    # One version for the whole run must not do: tau changes under way.
+    "trainable": {"behaviour.source": "trainable", "behaviour.inv_temperature": 5.0, "loss.critic": "casa", "optimizer.learning_rate": 2e-2},
+}
+
+
+def policy_of(config, stream, t, scale):
+    """(1/tau of each component, weights) that the stream says acted at step t."""
+    if config.behaviour.family == "epsilon":
+        return [0.0, math.inf], [stream["epsilon"][t], 1 - stream["epsilon"][t]]
+    if config.behaviour.family == "mixture":
+        inv = [stream[f"inv_temperature_{end}"][t] / scale for end in ("low", "high")]
+        return inv, [stream["weight_low"][t], 1 - stream["weight_low"][t]]
+    return [stream["inv_temperature"][t] / scale], [1.0]
+
+
+def assert_behaviour(run):
+    """Stored log-probabilities are those of the recorded behaviour at the recorded version; an episode keeps its behaviour."""
+    networks = probe.Networks(run.config, run.make_env, run.parameters)
+    names = PARAMETERS[run.config.behaviour.family]
+    drawn, spread, versions = set(), [], set()
+    assert_consecutive(run.streams)
+    for key, windows in run.streams.items():
+        stream = probe.rows(windows, run.burn_in)
+        replayed = probe.replay(stream, networks)
+        scale = replayed.scale if run.config.behaviour.scale == "normalised" else np.ones(len(stream["scale"]))
+        np.testing.assert_allclose(stream["scale"], scale, rtol=1e-6)
+        for t, action in enumerate(stream["action"]):
+            pi = slow.mixture(replayed.advantage[t].astype(np.float64).tolist(), *policy_of(run.config, stream, t, scale[t]))
+            assert stream["log_prob"][t] == pytest.approx(math.log(pi[action]), rel=1e-3, abs=1e-3), f"{key} {t}"
+        spread.append(stream["log_prob"])
+        versions.update(stream["version"].tolist())
+        if run.config.behaviour.source == "trainable":  # tau is the network's own, as old as its version
+            np.testing.assert_allclose(stream["inv_temperature"], replayed.trained, rtol=1e-5)
+            drawn.update(stream["inv_temperature"].tolist())
+            continue
+        for episode in np.unique(stream["observation"][:, 1]):
+            here = stream["observation"][:, 1] == episode
+            assert all(len(np.unique(stream[name][here])) == 1 for name in names), f"{key}, episode {episode}"
+            drawn.add(tuple(float(stream[name][here][0]) for name in names))
+    assert len(drawn) > 8
+    assert len(versions) > 5
+    assert np.concatenate(spread).std() > 0.2
+    if run.config.behaviour.family == "mixture":
+        assert all(low <= high for low, high, _ in drawn)
+    return drawn
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_log_probs_of_every_family_are_those_of_the_version_that_acted(tmp_path, name):
+    run = record(tmp_path, **{"frames": 350, "runtime.kind": "serial", "checkpoint.every": 150, **FAMILIES[name]})
+    drawn = assert_behaviour(run)
+    episodes = [e for e in read_lines(run.directory / "metrics.jsonl") if e["kind"] == "episode"]
+    assert len(episodes) > 20
+    names = PARAMETERS[run.config.behaviour.family]
+    if name != "trainable":  # each reported episode carries the behaviour it had
+        reported = {tuple(e[n] for n in names) for e in episodes}
+        rounded = {tuple(float(f"{x:.6g}") for x in behaviour) for behaviour in drawn}
+        assert len(reported & rounded) >= 0.8 * len(reported)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_learner_and_actor_agree_for_every_family(tmp_path, name):
+    """Parameters never change hands: on-policy, so every ratio is 1."""
+    run = record(tmp_path, make_env=probe.Small, **{
+        "frames": 120, "runtime.kind": "serial", "runtime.push_every": 1_000_000, "checkpoint.every": 0, "network.normalise": "none",
+        **FAMILIES[name]})
+    network = Network(run.config, env_spec(run.config, run.make_env))
+    load_flat_state(network, run.parameters[0])
+    learner = Learner(run.config, network, 1000)
+    for batch in run.batches:
+        data = {n: torch.from_numpy(a) for n, a in batch.items() if n not in ("stream", "created", "updates")}
+        with torch.no_grad():
+            _, parts = learner.loss(learner.forward(data), data)
+        assert float(parts["log_ratio"].abs().max()) < 1e-3
+    assert np.concatenate([b["log_prob"][BURN_IN:] for b in run.batches], axis=None).std() > 0.2
+
+
+# --- replay (SPEC 7, laser) ---------------------------------------------------------------------------------------------------------
+
+KEPT = 12
+REPLAY = {
+    "serial": {"runtime.kind": "serial", "checkpoint.every": 300},
+    "process": {"runtime.kind": "process", "checkpoint.every": 0, "runtime.num_actors": 2, **FAMILIES["mixture"]},
+}
+
+
+class CountedStore(Store):
+    """Remembers what was allocated."""
+
+    made: typing.ClassVar[list] = []
+
+    def __init__(self, fields, length, count, shared=False):
+        super().__init__(fields, length, count, shared)
+        CountedStore.made.append(self)
+
+
+@pytest.mark.parametrize("runtime", REPLAY)
+def test_uses_and_ages_with_replay_are_as_configured(tmp_path, runtime, monkeypatch):
+    """A batch of 4 is 2 new sequences, each trained exactly ``reuse`` times as a new one, and 2 of the last 12 that had their uses."""
+    monkeypatch.setattr(CountedStore, "made", [])
+    for module in ("serial", "process"):
+        monkeypatch.setattr(f"dicerl.runtime.{module}.Store", CountedStore)
+    run = record(tmp_path, 3 if runtime == "process" else 0, **{
+        "frames": 700, "collector.replay": 0.5, "collector.replay_capacity": KEPT, **REPLAY[runtime]})
+    assert run.summary["complete"]
+    assert_consecutive(run.streams)
+    new, again, finished, ages, mixed = Counter(), Counter(), [], [], 0
+    for batch in run.batches:
+        names = [tuple(stream) for stream in batch["stream"].tolist()]
+        assert len(set(names)) == BATCH, "a sequence stands twice in a batch"
+        fresh = BATCH if not again and len(finished) < 2 else BATCH // 2
+        if runtime == "process" and not again:  # batches are sent ahead of what was finished: the first replay tells
+            fresh = BATCH // 2 if any(new[n] == REUSE for n in names) else BATCH
+        mixed += fresh < BATCH
+        for name in names[:fresh]:
+            new[name] += 1
+        for name in names[fresh:]:
+            assert new[name] == REUSE, f"{name} was replayed before it had its own uses"
+            again[name] += 1
+            ages.append(len(finished) - 1 - finished.index(name))  # sequences that finished since
+        finished += [name for name in names[:fresh] if new[name] == REUSE]
+    assert max(new.values()) == REUSE
+    assert sum(uses < REUSE for uses in new.values()) <= BATCH - 1
+    assert new.total() + again.total() == BATCH * len(run.batches)
+    machine = plan(run.config, env_spec(run.config, run.make_env))
+    assert mixed >= len(run.batches) - machine.capacity // BATCH - 2  # once the first have had their uses, half of every batch
+    # Ages reach through the whole of what is kept and no further; in the process runtime a batch may have been sent a little earlier.
+    slack = 0 if runtime == "serial" else 2 * BATCH
+    assert KEPT - 4 <= max(ages) <= KEPT - 1 + slack
+    if runtime == "serial":
+        assert min(ages) == 0
+        assert np.mean(ages) == pytest.approx((KEPT - 1) / 2, abs=1.0)
+    lines = [line for line in read_lines(run.directory / "metrics.jsonl") if line["kind"] == "train"]
+    assert max(line["kept_sequences"] for line in lines) <= KEPT + (0 if runtime == "serial" else BATCH)
+    assert lines[-1]["replayed_fraction"] == pytest.approx(again.total() / (again.total() + new.total()), abs=0.05)
+    assert lines[-1]["reuse_served"] == pytest.approx(REUSE, abs=0.3)
+    # One store, of the size that was stated before the run, for the whole run.
+    assert machine.capacity == BATCH + ENVS + KEPT + BATCH
+    assert [sum(a.nbytes for a in store.arrays.values()) for store in CountedStore.made] == [machine.store_bytes]
+    if runtime == "process":
+        assert_behaviour(run)
 
 
 # --- special settings ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dicerl.core import entropy, entropy_surrogate, log_probs, policy_surrogate
+from dicerl.core.critic import casa
 from dicerl.core.policy import gather
 
 quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -153,9 +154,8 @@ def test_policy_surrogate_gradient_is_one_minus_pi_at_both_ends(inv):
 
 
 def casa_critic(a, v, inv):
-    """Q = A - sg(pi) . A + sg(V), inline: the critic of the sibling paper."""
-    pi = log_probs(a, inv).exp().detach()
-    return a - (pi * a).sum(-1, keepdim=True) + v.detach()
+    """Q = A - sg(pi) . A + sg(V): the critic of the sibling paper."""
+    return casa(v, a, log_probs(a, inv).exp())
 
 
 @quick

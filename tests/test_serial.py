@@ -270,3 +270,33 @@ def test_atari_goes_on_from_a_checkpoint_exactly(tmp_path):
     rewind(run.directory, tmp_path / "copy", 0)
     resume(tmp_path / "copy", quiet=True)
     assert_same_run(run.directory, tmp_path / "copy")
+
+
+# --- variants -----------------------------------------------------------------------------------------------------------------------
+
+VARIANTS = {
+    "mixture": {"behaviour.family": "mixture", "bandit.scope": "actor"},
+    "trainable, random scaling, auxiliary losses": {
+        "behaviour.source": "trainable", "loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1, "loss.scaling": "random"},
+    "replay": {"collector.replay": 0.4, "collector.replay_capacity": 13},
+    "conditioned, from the initial distribution": {"behaviour.family": "conditioned", "behaviour.source": "distribution"},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_goes_on_from_a_checkpoint_exactly(tmp_path, name):
+    """Catch, 900 steps; from its second checkpoint the run does again what it did."""
+    run = train(config("dicerl.envs.toy:Catch-v0", run_dir=str(tmp_path / "run"), **{
+        "frames": 900, "checkpoint.every": 200, "evaluation.every": 400, **VARIANTS[name]}), quiet=True)
+    assert len(checkpoints_of(run.directory)) >= 4
+    updates = rewind(run.directory, tmp_path / "copy", 1)
+    state = json.loads((tmp_path / f"copy/checkpoints/{updates}/state.json").read_text())
+    assert state["serial"]["kept"] == (13 if name == "replay" else 0)
+    resume(tmp_path / "copy", quiet=True)
+    assert_same_run(run.directory, tmp_path / "copy")
+    trained = [lines(directory, "train", ()) for directory in (run.directory, tmp_path / "copy")]
+    for book in (*BOOKS, *(["replayed_fraction"] if name == "replay" else [])):
+        here, there = ([line[book] for line in every] for every in trained)
+        assert here == pytest.approx(there), book
+    if name == "replay":
+        assert trained[0][-1]["replayed_fraction"] > 0.3

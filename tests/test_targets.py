@@ -1,4 +1,4 @@
-"""core/targets.py: V-Trace, ReTrace and DR-Trace (SPEC 2) against their printed sums, by hand, and as operators (SPEC 9.4, 9.5)."""
+"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (SPEC 2, 7) against their printed sums, by hand, and as operators (SPEC 9.4, 9.5)."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dicerl.core import drtrace, retrace, vtrace
+from dicerl.core import critic, drtrace, qtrace, retrace, vtrace
 from dicerl.core.targets import clipped_ratio
 
 quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -85,6 +85,26 @@ def test_drtrace_q_is_r_plus_gamma_vs_of_the_next_step(window):
     close(fast.q, rest[0] + rest[1] * following)
 
 
+@quick
+@given(windows())
+def test_qtrace_is_the_printed_sum(window):
+    """no_drtrace, with the sampled next Q (printed) and with any other (expected bootstrap)."""
+    v, q, rest, rho_bar, c_bar = window
+    for next_q in (q[1:], v[1:]):
+        fast = qtrace(*tensors(q[:-1], next_q, *rest), rho_bar=rho_bar, c_bar=c_bar)
+        close(fast.q, slow.qtrace(q[:-1], next_q, *rest, rho_bar=rho_bar, c_bar=c_bar))
+
+
+def test_qtrace_is_drtrace_with_q_in_the_place_of_v():
+    """DR-Trace told that V is Q gives it too. With equal bars, as in the paper, rho_{t+k} closes the product of c: then it is ReTrace."""
+    _, q, rest = random_window(5)
+    args = tensors(q[:-1], q[1:], *rest)
+    for rho_bar in (1.05, 1.5):
+        out = qtrace(*args, rho_bar=rho_bar).q
+        assert torch.allclose(out, drtrace(args[0], args[1], args[0], *args[2:], rho_bar=rho_bar).q, rtol=0, atol=1e-12)
+        assert torch.allclose(out, retrace(*args).q, rtol=0, atol=1e-12) is (rho_bar == 1.05)
+
+
 def test_drtrace_with_q_equal_v_is_vtrace():
     v, _, rest = random_window(4)
     args = tensors(v[:-1], v[1:], *rest)
@@ -118,6 +138,19 @@ def test_float32_windows_of_the_paper_length_agree_with_the_printed_sums():
     )
 
 
+def test_windows_of_the_paper_length_agree_with_the_printed_sums_to_1e_9():
+    """Float64: 80 steps, with terminations, truncations and reset steps in mid-window and ratios on both sides of the bars."""
+    v, q, rest = random_window(6, batch=3)
+    _, discount, log_ratio, valid = rest
+    assert (discount == 0).any()
+    assert ((discount[:-1] > 0) & ~valid[1:]).any()  # a truncation: gamma kept, then a reset step
+    assert (np.exp(log_ratio) > 1.05).any()
+    dr = drtrace(*tensors(v[:-1], v[1:], q[:-1], *rest))
+    for fast, expected in zip(dr, slow.drtrace(v[:-1], v[1:], q[:-1], *rest), strict=True):
+        close(fast, expected)
+    close(qtrace(*tensors(q[:-1], q[1:], *rest)).q, slow.qtrace(q[:-1], q[1:], *rest))
+
+
 def test_valid_may_be_given_as_numbers():
     v, _, rest = random_window(1)
     args = tensors(v[:-1], v[1:], *rest)
@@ -135,21 +168,22 @@ KEPT = [0, 1, 3, 4]
 
 
 def hand_targets(discount, reward=HAND_REWARD):
-    """V, V, Q, Q targets of the three estimators; with Q = V on the sampled actions all four are the same numbers."""
+    """V, V, Q, Q, Q targets of the four estimators; with Q = V on the sampled actions all five are the same numbers."""
     discount = np.array(discount)[:, None]
     v, nxt, *rest = tensors(HAND_VALUE[:-1], HAND_VALUE[1:], reward, discount, np.zeros((5, 1)), HAND_VALID)
     dr = drtrace(v, nxt, v, *rest)
-    return {"vtrace": vtrace(v, nxt, *rest).value, "drtrace": dr.value, "drtrace q": dr.q, "retrace": retrace(v, nxt, *rest).q}
+    return {"vtrace": vtrace(v, nxt, *rest).value, "drtrace": dr.value, "drtrace q": dr.q, "retrace": retrace(v, nxt, *rest).q,
+            "qtrace": qtrace(v, nxt, *rest).q}
 
 
-@pytest.mark.parametrize("target", ["vtrace", "drtrace", "drtrace q", "retrace"])
+@pytest.mark.parametrize("target", ["vtrace", "drtrace", "drtrace q", "retrace", "qtrace"])
 def test_termination_in_mid_window_by_hand(target):
     """gamma_1 = 0: step 1 is worth r_1 = 2, step 0 is 1 + 2/2; then 8 + 16/2 and 4 + 16/2."""
     out = hand_targets([0.5, 0.0, 0.5, 0.5, 0.5])[target]
     assert out[KEPT, 0].tolist() == pytest.approx([2.0, 2.0, 12.0, 16.0])
 
 
-@pytest.mark.parametrize("target", ["vtrace", "drtrace", "drtrace q", "retrace"])
+@pytest.mark.parametrize("target", ["vtrace", "drtrace", "drtrace q", "retrace", "qtrace"])
 def test_truncation_in_mid_window_by_hand(target):
     """gamma_1 is kept: step 1 bootstraps from the final observation, 2 + 100/2; step 0 is 1 + 52/2; the rest as before."""
     out = hand_targets([0.5, 0.5, 0.5, 0.5, 0.5])[target]
@@ -164,7 +198,7 @@ def test_a_reset_step_keeps_its_own_value():
 
 
 @pytest.mark.parametrize("target", [
-    "vtrace", "retrace", "drtrace", "drtrace q",
+    "vtrace", "retrace", "drtrace", "drtrace q", "qtrace",
 ])
 def test_a_nan_on_a_reset_step_reaches_no_other_step(target):
     reward = HAND_REWARD.copy()
@@ -179,6 +213,13 @@ def test_both_clips_by_hand():
     assert out.value[:, 0].tolist() == pytest.approx([2 * 1 + 0.5 * 1 * (0.25 * 8), 0.25 * 8])
     assert out.advantage[:, 0].tolist() == pytest.approx([1 + 0.5 * 2, 8.0])
     assert retrace(*args, c_bar=1.0).q[:, 0].tolist() == pytest.approx([1 + 0.5 * 0.25 * 8, 8.0])
+
+
+def test_qtrace_clips_by_hand():
+    """Three steps, Q = 0, ratios 5, 3, 3: the second reward counts by rho (cut to 2), the third by c_{t+1} (cut to 1) times rho."""
+    zero = [[0.0]] * 3
+    args = tensors(zero, zero, [[1.0], [8.0], [16.0]], [[0.5]] * 3, np.log([[5.0], [3.0], [3.0]]), [[True]] * 3)
+    assert qtrace(*args, rho_bar=2.0, c_bar=1.0).q[:, 0].tolist() == pytest.approx([1 + 0.5 * 2 * 8 + 0.25 * 1 * 2 * 16, 8 + 0.5 * 2 * 16, 16.0])
 
 
 def test_clipped_ratio_by_hand():
@@ -197,7 +238,7 @@ def test_extreme_log_ratios_do_not_overflow(log_ratio, dtype):
     rest = (reward, discount, np.full_like(reward, log_ratio), valid)
     for out in (
         *vtrace(*tensors(v[:-1], v[1:], *rest, dtype=dtype)), *retrace(*tensors(q[:-1], q[1:], *rest, dtype=dtype)),
-        *drtrace(*tensors(v[:-1], v[1:], q[:-1], *rest, dtype=dtype)),
+        *qtrace(*tensors(q[:-1], q[1:], *rest, dtype=dtype)), *drtrace(*tensors(v[:-1], v[1:], q[:-1], *rest, dtype=dtype)),
     ):
         assert torch.isfinite(out).all()
 
@@ -226,7 +267,8 @@ def test_no_gradient_flows_through_a_target():
     v, q, rest = random_window(3)
     v, next_v, q, next_q, *floats, valid = tensors(v[:-1], v[1:], q[:-1], q[1:], *rest)
     v, next_v, q, next_q, *floats = (x.requires_grad_() for x in (v, next_v, q, next_q, *floats))
-    for out in (*vtrace(v, next_v, *floats, valid), *retrace(q, next_q, *floats, valid), *drtrace(v, next_v, q, *floats, valid)):
+    for out in (*vtrace(v, next_v, *floats, valid), *retrace(q, next_q, *floats, valid), *drtrace(v, next_v, q, *floats, valid),
+                *qtrace(q, next_q, *floats, valid)):
         assert not out.requires_grad
 
 
@@ -237,6 +279,7 @@ def test_targets_leave_their_arguments_alone():
     drtrace(*args)
     vtrace(*args[:2], *args[3:])
     retrace(args[2], args[1], *args[3:])
+    qtrace(args[2], args[1], *args[3:])
     assert all(torch.equal(x, y) for x, y in zip(args, copies, strict=True))
 
 
@@ -244,7 +287,7 @@ def test_targets_leave_their_arguments_alone():
 def test_a_wrong_shape_is_named(shape):
     """A shape that would broadcast silently is refused like any other, with every argument's name and shape."""
     good = [torch.zeros(5, 2) for _ in range(7)]
-    for function, count in ((vtrace, 6), (retrace, 6), (drtrace, 7)):
+    for function, count in ((vtrace, 6), (retrace, 6), (qtrace, 6), (drtrace, 7)):
         for position in range(count):
             args = good[:count]
             args[position] = torch.zeros(shape)
@@ -312,7 +355,7 @@ class Mdp:
 
     @staticmethod
     def casa(v, a, centre):
-        return a - (centre * a).sum(1, keepdims=True) + v[:, None]
+        return critic.casa(*tensors(v, a, centre)).numpy()
 
 
 def anywhere(*shape):
@@ -384,3 +427,23 @@ def test_retrace_converges_to_q_of_the_policy_that_bootstraps(mdp, bootstrap):
 
     q = iterate(step, anywhere(STATES, ACTIONS))
     np.testing.assert_allclose(q, mdp.solve(mdp.mu if bootstrap == "sampled" else mdp.pi)[1], atol=1e-8)
+
+
+def qtrace_step(mdp, q, bootstrap, sign=1.0):
+    """Q <- E_mu[qs] of no_drtrace; ``sign`` = -1 flips that of -Q_{t+k} in the sum, not that of the Q before it."""
+    path = torch.tensor(q[S, A])
+    following = path[1:] if bootstrap == "sampled" else torch.tensor((mdp.pi * q).sum(1)[S[1:]])
+    return mdp.expected_q(qtrace(sign * path[:-1], following, *mdp.rest).q + (1 - sign) * path[:-1])
+
+
+@pytest.mark.parametrize("bootstrap", ["sampled", "expected"])
+def test_qtrace_converges_to_q_of_the_policy_that_bootstraps(mdp, bootstrap):
+    """As ReTrace: at that Q every difference r + gamma Q' - Q is zero in expectation, whatever the clips."""
+    q = iterate(lambda q: qtrace_step(mdp, q, bootstrap), anywhere(STATES, ACTIONS))
+    np.testing.assert_allclose(q, mdp.solve(mdp.mu if bootstrap == "sampled" else mdp.pi)[1], atol=1e-8)
+
+
+def test_qtrace_with_a_flipped_sign_does_not_converge_there(mdp):
+    q = iterate(lambda q: qtrace_step(mdp, q, "expected", sign=-1.0), np.zeros((STATES, ACTIONS)), times=100)
+    assert not np.allclose(q, mdp.solve(mdp.pi)[1], atol=1e-2)
+    assert not np.allclose(q, mdp.solve(mdp.mu)[1], atol=1e-2)

@@ -42,7 +42,7 @@ def from_x(parameter: str, x: Any) -> Any:
 def to_x(parameter: str, value: Any) -> Any:
     """The inverse of from_x."""
     if parameter == "epsilon":
-        return -np.log(value)
+        return -np.log(np.maximum(value, np.finfo(np.float32).tiny))  # eps = 0 would lie at infinity
     return np.asarray(value) if parameter == "weight_low" else np.log1p(value)
 
 

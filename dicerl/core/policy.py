@@ -26,8 +26,9 @@ def log_probs(advantage: Tensor, inv_temperature: InvTemperature, weight: Tensor
     With ``weight``: log sum_k w_k pi_{tau_k}.    [..., A], [..., K], [..., K] -> [..., A]
     """
     if weight is not None:
-        components = log_probs(advantage.unsqueeze(-2), torch.as_tensor(inv_temperature))  # [..., K, A]
-        return torch.logsumexp(weight.log().unsqueeze(-1) + components, dim=-2)
+        terms = weight.log().unsqueeze(-1) + log_probs(advantage.unsqueeze(-2), torch.as_tensor(inv_temperature))  # [..., K, A]
+        # Where no component takes an action every term is -inf, and the gradient of their sum would be nan.
+        return torch.logsumexp(terms.clamp_min(torch.finfo(terms.dtype).min), dim=-2)
     inv = torch.as_tensor(inv_temperature, dtype=advantage.dtype, device=advantage.device).unsqueeze(-1)
     greedy = inv.isinf()
     if not greedy.any():
