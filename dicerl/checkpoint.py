@@ -11,13 +11,12 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-from safetensors import SafetensorError
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from dicerl.errors import CheckpointError
+
+if TYPE_CHECKING:  # only what reads or writes tensors loads torch: a report or the dashboard never does
+    from torch import Tensor
 
 FORMAT = 1
 
@@ -41,6 +40,8 @@ def begin(run_dir: Path) -> Path:
 
 
 def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
+    import safetensors.torch
+
     contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     (folder / f"{name}.safetensors").write_bytes(safetensors.torch.save(contiguous))
 
@@ -114,9 +115,11 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
+    import safetensors.torch
+
     try:
         return safetensors.torch.load_file(path / f"{name}.safetensors")
-    except (OSError, SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path / name}.safetensors cannot be read: {error}") from None
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import IO, Any
 
-from dicerl import checkpoint
+from dicerl import __version__, checkpoint
 from dicerl.config import Config, from_dict, validate
 from dicerl.errors import DicerlError
 
@@ -58,11 +60,14 @@ class Run:
     def lock(self) -> None:
         """Held until this process ends, however it ends."""
         self._lock = (self.directory / "run.lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise DicerlError(f"{self.directory} is in use by another process; wait for it or name another run_dir") from None
+        for _ in range(10):  # in_use takes the lock for a moment: more than one try
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                time.sleep(0.02)
+        self._lock.close()
+        raise DicerlError(f"{self.directory} is in use by another process; wait for it or name another run_dir")
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -71,6 +76,35 @@ class Run:
 
     def newest_checkpoint(self, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
         return checkpoint.newest(self.directory, say)
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a process holds the run's lock now."""
+    try:
+        with (directory / "run.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file: nobody ever wrote here
+        return False
+    return False
+
+
+def software() -> dict[str, str]:
+    """What code a run was made with: the version, and the commit where the package stands in its own git repository."""
+    package = Path(__file__).resolve().parent
+
+    def git(*args: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(package), *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != package.parent:
+            return {"version": __version__}  # installed inside somebody else's repository
+        changed = "+changes" if git("status", "--porcelain", "--", ".") else ""
+        return {"version": __version__, "commit": git("rev-parse", "--short=12", "HEAD") + changed}
+    except (OSError, subprocess.SubprocessError):
+        return {"version": __version__}
 
 
 def _fresh_directory(config: Config) -> Path:
