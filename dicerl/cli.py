@@ -1,4 +1,4 @@
-"""The command line: ``dicerl train``, ``resume``, ``bench``. Every config field is an option; bad input is one line and exit code 2."""
+"""The command line. Every config field is an option of ``train`` and ``bench``; bad input is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dicerl import __version__
 from dicerl.config import Config, describe_type, fields_of, get, override, validate
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
+from dicerl.report import dashboard, report
 
 # Options with a place of their own, or that follow from others.
 SHORT = {"preset": "preset", "variant": "variant", "runtime": "runtime.kind"}
@@ -61,6 +62,9 @@ def build_parser() -> Parser:
     _add_config(bench)
     bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
     bench.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    report.add_parser(commands)
+    dashboard.add_parser(commands)
     return parser
 
 
@@ -170,4 +174,4 @@ def _variants(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench}
+COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench, "report": report.run, "dashboard": dashboard.run}
