@@ -68,7 +68,8 @@ def test_report(browser, runs, tmp_path):
     finally:
         browser.devtools("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1)
     assert len(marks) >= 20
-    assert {"entropy", "values/dice-0/0", "visits/baseline-0/0", "votes/dice-1", "gradient_norm", "clipped", "throughput"} <= set(marks)
+    maps = {f"{kind}/{run}/inv_temperature" for kind in ("values", "visits", "bandits", "votes") for run in ("dice-0", "dice-1", "baseline-0")}
+    assert maps | {"entropy", "gradient_norm", "clipped", "throughput"} <= set(marks)
     names = browser.js(NAMES)
     assert "dice (2 seeds)" in names
     assert "baseline" in names
@@ -127,7 +128,7 @@ def test_picking_runs_changes_the_plots(browser, runs, serve):
     browser.until("return !" + NAMES.removeprefix("return ") + ".some(n => (n || '').startsWith('baseline'))")
     browser.until(READY)
     assert "dice" in browser.js(NAMES)
-    assert set(drawn(browser)) >= {"values/dice-0/0", "votes/dice-0"}
+    assert set(drawn(browser)) >= {"values/dice-0/inv_temperature", "votes/dice-0/inv_temperature"}
     browser.js(click, "baseline-1")
     browser.until("return " + NAMES.removeprefix("return ") + ".includes('baseline')")
     kept = browser.js("return location.href")

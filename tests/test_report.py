@@ -26,7 +26,8 @@ from dicerl.core.bandit import x_from_inv_temperature
 from dicerl.report import data, figures
 from dicerl.report.compare import PALETTE, colour, groups
 from dicerl.report.dashboard import is_loopback, make_server
-from dicerl.report.data import RunData, Thinned, find_runs
+from dicerl.report.data import RunData, find_runs
+from dicerl.report.jsonl import LIMIT, Thinned
 from dicerl.report.report import EMBEDDED, write_report
 from dicerl.report.sections import payload, sections
 from dicerl.run import Run, in_use, software
@@ -146,7 +147,7 @@ def test_a_long_run_opens_quickly_and_stays_light(tmp_path):
     assert time.process_time() - start < 2.0
     assert len(text) < 1_000_000
     frames, values = run.episodes("return")
-    assert data.LIMIT <= len(frames) < 2 * data.LIMIT + 1
+    assert LIMIT <= len(frames) < 2 * LIMIT + 1
     assert values.mean() == pytest.approx(3.0, abs=0.05)
     start = time.process_time()
     append(directory, line("episode", 12_000_000))
@@ -233,8 +234,9 @@ def test_every_figure_of_a_real_run_is_one_plotly_accepts(trained):
         assert layout["yaxis"]["title"]["text"] or layout["yaxis"]["type"] == "category", card["id"]
         assert any(len(trace["x"]) for trace in card["figure"]["data"]), card["id"]
     env = "dicerl.envs.toy:Catch-v0"
-    assert {f"return/{env}", f"evaluation/{env}", "entropy", "favoured", "values/dice-0/0", "visits/dice-0/0", "bandits/dice-0", "votes/dice-0",
-            "loss_value", "loss_q", "loss_policy", "gradient_norm", "policy_lag", "ratio", "clipped", "throughput"} <= set(cards)
+    maps = {f"{kind}/dice-0/inv_temperature" for kind in ("values", "visits", "bandits", "votes")}
+    assert maps | {f"return/{env}", f"evaluation/{env}", "entropy", "favoured", "loss_value", "loss_q", "loss_policy", "gradient_norm",
+                   "policy_lag", "ratio", "clipped", "throughput"} <= set(cards)
     assert any("Learner waits" in note for s in content["sections"] for note in s["missing"])  # serial: nothing measured it
     json.dumps(content, allow_nan=False)
 
@@ -284,39 +286,50 @@ def test_temperature_map(tmp_path):
         append(directory, line("train", 100 * i, favoured_inv_temperature=9.0, tile_values=[0.0, 1.0 * i, 2.0 * i], tile_visits=[0, 60 * i, 20 * i]),
                line("episode", 100 * i, **{"return": 1.0, "inv_temperature": 9.0}))
     run = opened(directory)
-    heat, chosen, favoured = figures.value_map(run)["data"]
+    heat, chosen, favoured = figures.value_map(run, "inv_temperature")["data"]
     assert heat["x"] == [100.0, 200.0, 300.0]
     assert heat["z"] == [[None, None, None], [1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
     top = float(x_from_inv_temperature(50.0))
     assert np.allclose(heat["y"], [top / 6, top / 2, 5 * top / 6], atol=1e-4)
     assert np.allclose(chosen["y"], np.log(10), atol=1e-4)
     assert np.allclose(favoured["y"], np.log(10), atol=1e-4)
-    assert figures.visits_map(run)["data"][0]["z"] == [[0.0] * 3, [75.0] * 3, [25.0] * 3]
+    assert figures.visits_map(run, "inv_temperature")["data"][0]["z"] == [[0.0] * 3, [75.0] * 3, [25.0] * 3]
 
 
 def test_visits_look_back_at_the_latest_episodes(tmp_path):
     directory = make_run(tmp_path / "run")
     for i, visits in enumerate(([40, 0], [50, 0], [50, 49], [50, 51], [50, 80])):
         append(directory, line("train", i, tile_values=[1.0, 1.0], tile_visits=visits))
-    first, second = figures.visits_map(opened(directory))["data"][0]["z"]
+    first, second = figures.visits_map(opened(directory), "inv_temperature")["data"][0]["z"]
     assert first == pytest.approx([100, 100, 100 * 10 / 59, 0, 0], abs=0.01)  # 59 episodes since the first column, 51 and 80 since the second
     assert second == pytest.approx([0, 0, 100 * 49 / 59, 100, 100], abs=0.01)
 
 
-def test_a_vote_with_several_dimensions(tmp_path):
-    directory = make_run(tmp_path / "run")
-    append(directory, line("train", 5, tile_values=[[1.0, 2.0], [3.0, 4.0, 5.0]], tile_visits=[[1, 1], [1, 0, 1]]))
-    found = _figures([opened(directory)])
-    assert found["values/run/1"]["data"][0]["z"] == [[3.0], [None], [5.0]]
+def test_families_with_other_parameters(tmp_path):
+    """mixture votes over three numbers, epsilon over one whose axis runs the other way."""
+    mixture = make_run(tmp_path / "mixture", **{"behaviour.family": "mixture"})
+    append(mixture, line("train", 5, tile_values_inv_temperature_low=[1.0, 2.0], tile_visits_inv_temperature_low=[1, 0],
+                         tile_values_weight_low=[3.0, 4.0], tile_visits_weight_low=[1, 1], favoured_weight_low=0.25),
+           line("episode", 5, inv_temperature_low=0.0, inv_temperature_high=50.0, weight_low=0.75))
+    found = _figures([opened(mixture)])
+    assert found["values/mixture/inv_temperature_low"]["data"][0]["z"] == [[1.0], [None]]
+    heat, chosen, favoured = found["values/mixture/weight_low"]["data"]
+    assert (heat["y"], chosen["y"], favoured["y"]) == ([0.25, 0.75], [0.75], [0.25])
+    assert "values/mixture/inv_temperature_high" not in found  # no data
+    epsilon = make_run(tmp_path / "epsilon", **{"behaviour.family": "epsilon"})
+    append(epsilon, line("train", 5, tile_values=[1.0], tile_visits=[1]), line("episode", 5, epsilon=0.1), line("episode", 6, epsilon=0.0))
+    chosen = _figures([opened(epsilon)])["values/epsilon/epsilon"]["data"][1]
+    assert chosen["y"] == [pytest.approx(-np.log(0.1), abs=1e-4), None]
 
 
 def test_each_bandit_of_the_newest_checkpoint(trained):
     run = opened(trained / "dice-0")
-    saved = run.checkpoint()["temperatures"]["votes"][0]["bandits"]
-    drawn = figures.bandit_votes(run, run.vote())["data"][0]
+    saved = run.checkpoint()["temperatures"]["votes"][0][0]["bandits"]
+    vote = run.votes()["inv_temperature"]
+    drawn = figures.bandit_votes(run, "inv_temperature", vote)["data"][0]
     assert len(drawn["z"]) == len(saved) == 7
     assert all(f"{b['mode']}, ±{b['width']}, {b['learning_rate']:g}" in name for b, name in zip(saved, drawn["y"], strict=True))
-    lines = figures.bandit_values(run, run.vote())["data"]
+    lines = figures.bandit_values(run, "inv_temperature", vote)["data"]
     assert np.allclose(lines[-1]["y"], np.mean([t["y"] for t in lines[:-1]], 0), atol=1e-4)
 
 

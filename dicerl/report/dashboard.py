@@ -91,7 +91,7 @@ class Board:
             chosen = [runs[name] for name in picked[:PICKED]]
             for run in chosen:
                 run.refresh(everything=False)
-            version = str(hash((tuple(picked), tuple(run.stamp() for run in chosen))))
+            version = str(hash((tuple(picked), tuple(run.version() for run in chosen))))
             answer: dict[str, Any] = {"runs_dir": str(self.root), "list": listed, "picked": picked, "version": version,
                                       "time": time.strftime("%H:%M:%S")}
             if version == have:

@@ -63,8 +63,8 @@ def _temperatures(runs: Sequence[RunData], together: list[figures.Group]) -> Sec
     part = Section("Temperature")
     part.add("entropy", "Entropy", figures.curves(together, lambda run: run.train("entropy"), "entropy of π<sub>τ</sub> (nats)"),
              "Of the policies that acted, each at its own τ: no bonus holds it up.")
-    part.add("favoured", "Favoured temperature", figures.curves(together, lambda run: run.train("favoured_inv_temperature"), "1/τ"),
-             "Middle of the tile the bandits value most. Higher is greedier.")
+    part.add("favoured", "Favoured temperature", figures.curves(together, _favoured, "1/τ"),
+             "Middle of the tile the bandits value most; of a trainable τ, its value. Higher is greedier.")
     for run in runs[:MAPS]:
         _maps(part, run, run.name if len(runs) > 1 else "")
     if len(runs) > MAPS:
@@ -76,26 +76,28 @@ def _title(run: str, words: str) -> str:
     return f"{run}: {words}" if run else words[0].upper() + words[1:]
 
 
+def _favoured(run: RunData) -> figures.Curve:
+    learned = run.train("trainable_inv_temperature")
+    return learned if len(learned[0]) else run.train("favoured_inv_temperature")
+
+
 def _maps(part: Section, run: RunData, name: str) -> None:
     """The temperature map of one run, and its bandits."""
-    maps, vote = run.tile_maps(), run.vote()
-    if not maps:
-        part.missing.append(f"{_title(name, 'temperature map')}: no data yet")
-    for d in range(len(maps)):
-        more = f", dimension {d + 1}" if d else ""
-        part.add(f"values/{run.name}/{d}", _title(name, f"temperature map, value{more}"), figures.value_map(run, d),
-                 "Value the bandits give each tile over time (blank: not visited yet). Dots: τ chosen for single episodes.")
-        part.add(f"visits/{run.name}/{d}", _title(name, f"temperature map, visits{more}"), figures.visits_map(run, d),
-                 f"Share of the latest episodes (at least {figures.RECENT}) that fell into each tile.")
-    if vote is None or not vote.counts().any():
-        part.missing.append(f"{_title(name, 'bandits')}: no checkpoint yet")
-        return
-    aside = "" if run.setting("behaviour.source", "bandit") == "bandit" else " This variant keeps the vote but draws no τ from it."
-    part.add(f"bandits/{run.name}", _title(name, "each bandit's value"), figures.bandit_values(run, vote),
-             "Newest checkpoint. Thick: their average, which evaluation goes by." + aside)
-    part.add(f"votes/{run.name}", _title(name, "each bandit's vote"), figures.bandit_votes(run, vote),
-             "Newest checkpoint. A bandit: how it chooses, width of its window, learning rate. Score: value plus a bonus for rare tiles. "
-             "A random bandit draws with these as logits." + aside)
+    votes = run.votes()
+    aside = "" if run.setting("behaviour.source", "bandit") == "bandit" else " This variant keeps the vote but does not draw from it."
+    for p in run.parameters:
+        of = f" of {figures.SYMBOL[p]}" if p != "inv_temperature" else ""
+        why = "no data yet"
+        part.add(f"values/{run.name}/{p}", _title(name, f"temperature map{of}, value"), figures.value_map(run, p),
+                 "Value the bandits give each tile over time (blank: not visited yet). Dots: drawn for single episodes.", why)
+        part.add(f"visits/{run.name}/{p}", _title(name, f"temperature map{of}, visits"), figures.visits_map(run, p),
+                 f"Share of the latest episodes (at least {figures.RECENT}) that fell into each tile.", why)
+        why = "no checkpoint yet"
+        part.add(f"bandits/{run.name}/{p}", _title(name, f"each bandit's value{of}"), figures.bandit_values(run, p, votes[p]) if p in votes else None,
+                 "Newest checkpoint. Thick: their average, which evaluation goes by." + aside, why)
+        part.add(f"votes/{run.name}/{p}", _title(name, f"each bandit's vote{of}"), figures.bandit_votes(run, p, votes[p]) if p in votes else None,
+                 "Newest checkpoint. A bandit: how it chooses, width of its window, learning rate. Score: value plus a bonus for rare tiles; dots: "
+                 f"the best. A random bandit draws with the scores as logits.{aside}", why)
 
 
 def _learning(together: list[figures.Group]) -> Section:
