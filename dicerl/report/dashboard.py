@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if Path(args.runs_dir).exists() and not Path(args.runs_dir).is_dir():
         raise DicerlError(f"RUNS_DIR {args.runs_dir} is a file; it must be a directory with runs in it")
     server = make_server(Path(args.runs_dir), args.host, args.port)
+    server.warm_up()
     print(f"dashboard of {args.runs_dir}: {server.address()}  (Ctrl-C ends it)", file=sys.stderr, flush=True)
     try:
         server.serve_forever()
@@ -65,18 +66,16 @@ class Board:
     """The runs below a directory, read once and then only what is new. One request at a time."""
 
     def __init__(self, root: Path) -> None:
-        from dicerl.report.data import RunData
-
-        self.root, self._new = root, RunData
+        self.root = root
         self._runs: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def runs(self) -> dict[str, Any]:
         """Newest first."""
-        from dicerl.report.data import find_runs
+        from dicerl.report.data import RunData, find_runs
 
         found = {str(path.relative_to(self.root)) if path != self.root else path.resolve().name: path for path in reversed(find_runs(self.root))}
-        self._runs = {name: self._runs.get(name) or self._new(path, name) for name, path in found.items()}
+        self._runs = {name: self._runs.get(name) or RunData(path, name) for name, path in found.items()}
         return self._runs
 
     def state(self, wanted: list[str] | None, have: str) -> dict[str, Any]:
@@ -87,11 +86,11 @@ class Board:
         with self._lock:
             runs = self.runs()
             listed = [{**run.overview(), "colour": colour(run.variant)} for run in runs.values()]
-            picked = _good_choice(listed) if wanted is None else [name for name in runs if name in wanted]
-            chosen = [runs[name] for name in picked[:PICKED]]
+            picked = (_good_choice(listed) if wanted is None else [name for name in runs if name in wanted])[:PICKED]
+            chosen = [runs[name] for name in picked]
+            version = str(hash((tuple(picked), tuple(run.version() for run in chosen))))  # before reading: what comes later counts as new
             for run in chosen:
                 run.refresh(everything=False)
-            version = str(hash((tuple(picked), tuple(run.version() for run in chosen))))
             answer: dict[str, Any] = {"runs_dir": str(self.root), "list": listed, "picked": picked, "version": version,
                                       "time": time.strftime("%H:%M:%S")}
             if version == have:
@@ -125,6 +124,14 @@ class Server(ThreadingHTTPServer):
         self.host, self.board, self.token = host, board, token
         self.cookie = f"dicerl_{self.server_address[1]}"
 
+    def warm_up(self) -> None:
+        """What the first visitor would wait for: imports, and plotly.js packed."""
+        import dicerl.report.sections  # noqa: F401
+        from dicerl.report.page import TYPES
+
+        for name in TYPES:
+            packed(name)
+
     def address(self) -> str:
         host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}/{f'?token={self.token}' if self.token else ''}"
@@ -153,7 +160,7 @@ def make_server(root: Path, host: str = "127.0.0.1", port: int = PORT) -> Server
 def packed(name: str) -> bytes:
     from dicerl.report.page import static
 
-    return gzip.compress(static(name).encode(), 6)
+    return gzip.compress(static(name).encode(), 4)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -265,12 +265,15 @@ def bandit_votes(run: RunData, parameter: str, vote: BanditVote) -> Figure:
 
 # --- scores
 
+SYSTEM_NAMES = {"dice": "DiCE", "rainbow": "Rainbow", "impala": "IMPALA", "laser": "LASER", "r2d2": "R2D2", "ngu": "NGU", "agent57": "Agent57"}
+
+
 def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
     """Human-normalised score of the last evaluation beside the systems of the paper's table."""
     from dicerl.scores import SYSTEMS, hns, reference_scores
 
     row = reference_scores()[game]
-    bars = [(f"{name}, paper", hns(game, row[name]), "#8c8c8c") for name in SYSTEMS]
+    bars = [(f"{SYSTEM_NAMES.get(name, name)}, paper", hns(game, row[name]), "#8c8c8c") for name in SYSTEMS]
     own = []
     for g in groups(runs):
         scores = [e["mean_return"][-1] for run in g.runs if len((e := run.evaluations())["frames"]) and np.isfinite(e["mean_return"][-1])]

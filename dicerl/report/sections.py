@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from dicerl.envs.atari import ATARI_57, game_name
 from dicerl.report import figures
 from dicerl.report.compare import colour, differences, flat, groups
 from dicerl.report.data import RunData
@@ -53,8 +54,6 @@ def _returns(runs: Sequence[RunData]) -> Section:
 
 def _atari_game(env: str) -> str | None:
     """The game's name in the paper's table."""
-    from dicerl.envs.atari import ATARI_57, game_name
-
     name = game_name(env)
     return name if name in ATARI_57 else None
 
