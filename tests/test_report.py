@@ -27,7 +27,7 @@ from dicerl.report import data, figures
 from dicerl.report.compare import PALETTE, colour, groups
 from dicerl.report.dashboard import is_loopback, make_server
 from dicerl.report.data import RunData, find_runs
-from dicerl.report.jsonl import LIMIT, Thinned
+from dicerl.report.jsonl import LIMIT, Thinned, parse_lines
 from dicerl.report.report import EMBEDDED, write_report
 from dicerl.report.sections import payload, sections
 from dicerl.run import Run, in_use, software
@@ -71,6 +71,12 @@ def test_pieces_give_what_the_whole_gives(tmp_path_factory, data):
     assert frames.tolist() == list(range(len(returns)))
     assert values.tolist() == returns
     payload([run])
+
+
+def test_lines_are_lines():
+    """Two objects on one line are damage, and so are two lines that only together are an object."""
+    whole = b'{"a": 1}, {"a": 2}\n{"a": 3}\n{"b": 1\n"c": 2}\n\n{"a": 4}\n'
+    assert parse_lines(whole) == ([{"a": 3}, {"a": 4}], 3)
 
 
 @quick
@@ -121,6 +127,8 @@ def test_thinned_stays_small_and_true(sizes, keep):
     assert (np.diff(rows[:, 0]) > 0).all()
     if keep == "last" and total:
         assert rows[-1, 0] == total - 1
+    gaps = np.diff(rows[:-1, 0])  # the last row may still be filling
+    assert len(gaps) == 0 or gaps.max() <= 4 * gaps.min()
 
 
 def test_thinned_passes_over_what_is_unknown():
@@ -268,6 +276,7 @@ def test_a_variant_keeps_its_colour_and_other_settings_get_another_line(tmp_path
     assert plain.colour == other.colour == colour("dice") != colour("baseline")
     assert plain.dash != other.dash
     assert "learning_rate 0.5" in other.label
+    assert (colour("dice"), colour("baseline")) == PALETTE[:2]
     assert colour("my own variant") in PALETTE
     for id_, figure in _figures([opened(made[0]), opened(made[1])]).items():
         for trace in figure["data"]:

@@ -63,7 +63,8 @@ def parse_lines(whole: bytes, every: int = 1) -> tuple[list[dict[str, Any]], int
     found: list[Any] = []
     for start in range(0, len(raw), 500):
         some = raw[start : start + 500]
-        together = _loads(f"[{','.join(some)}]")  # one call instead of hundreds; one by one where a line is damaged
+        # One call instead of hundreds; one by one where a line is damaged.
+        together = _loads(f"[{','.join(some)}]") if all(line[0] == "{" and line[-1] == "}" for line in some) else None
         found += together if together is not None and len(together) == len(some) else map(_loads, some)
     lines = [line for line in found if isinstance(line, dict)]
     return lines, len(raw) - len(lines)
