@@ -68,7 +68,7 @@ def test_report(browser, runs, tmp_path):
     finally:
         browser.devtools("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1)
     assert len(marks) >= 20
-    maps = {f"{kind}/{run}/inv_temperature" for kind in ("values", "visits", "bandits", "votes") for run in ("dice-0", "dice-1", "baseline-0")}
+    maps = {f"{kind}/{run}/inv_temperature" for kind in ("values", "visits", "bandits", "votes") for run in ("dice-0", "dice-1")}
     assert maps | {"entropy", "gradient_norm", "clipped", "throughput"} <= set(marks)
     names = browser.js(NAMES)
     assert "dice (2 seeds)" in names

@@ -245,6 +245,7 @@ def test_every_figure_of_a_real_run_is_one_plotly_accepts(trained):
     maps = {f"{kind}/dice-0/inv_temperature" for kind in ("values", "visits", "bandits", "votes")}
     assert maps | {f"return/{env}", f"evaluation/{env}", "entropy", "favoured", "loss_value", "loss_q", "loss_policy", "gradient_norm",
                    "policy_lag", "ratio", "clipped", "throughput"} <= set(cards)
+    assert not any("/baseline-" in id_ for id_ in cards)  # its temperature is fixed: there is no map to show
     assert any("Learner waits" in note for s in content["sections"] for note in s["missing"])  # serial: nothing measured it
     json.dumps(content, allow_nan=False)
 
@@ -259,10 +260,19 @@ def test_mean_and_shade_over_seeds(tmp_path):
     x, y = np.array(mean["x"]), np.array(mean["y"])
     assert "2 seeds" in mean["name"]
     assert np.allclose(y[x < 980], 15.0)
-    assert np.allclose(y[x > 1020], 20.0)
+    assert np.allclose(y[x > 1040], 20.0)
     both = np.array(shade["y"])[np.array(shade["x"]) < 980]
     assert set(both.tolist()) == {10.0, 20.0}
     assert mean["line"]["color"] == colour("dice")
+
+
+def test_evaluations_of_seeds_meet_although_their_frames_differ_a_little(tmp_path):
+    for seed, (shift, score) in enumerate(((0, 1.0), (7, 3.0))):
+        run = make_run(tmp_path / f"s{seed}", seed=seed)
+        append(run, *(line("evaluation", 1000 * i + shift, mean_return=score, greedy_mean_return=score) for i in range(1, 5)))
+    shade, mean, greedy = figures.evaluation(groups([opened(tmp_path / "s0"), opened(tmp_path / "s1")]))["data"]
+    assert mean["y"] == greedy["y"] == [2.0] * 4
+    assert shade["y"] == [3.0] * 4 + [1.0] * 4
 
 
 def test_a_variant_keeps_its_colour_and_other_settings_get_another_line(tmp_path):

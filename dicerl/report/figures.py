@@ -74,16 +74,14 @@ def smooth(curve: Curve, last: float, points: int) -> Curve:
 
 def over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """frames, mean, lowest and highest of several runs' curves; each run counts where it has been."""
-    if len(curves) == 1:
-        x, y = curves[0]
-        return x, y, y, y
-    grid = np.unique(np.concatenate([x for x, _ in curves]))
-    if len(grid) > POINTS:
-        grid = np.linspace(grid[0], grid[-1], POINTS)
-    rows = np.stack([np.interp(grid, x, y, np.nan, np.nan) for x, y in curves])
+    grid = max((x for x, _ in curves), key=lambda x: (x[-1], len(x)))
+    rows = []
+    for x, y in curves:
+        near = np.median(np.diff(x)) / 2 if len(x) > 1 else 0.0  # seeds are logged at slightly different frames
+        rows.append(np.where((grid >= x[0] - near) & (grid <= x[-1] + near), np.interp(grid, x, y), np.nan))
     known = np.isfinite(rows).any(0)
-    grid, rows = grid[known], rows[:, known]
-    return grid, np.nanmean(rows, 0), np.nanmin(rows, 0), np.nanmax(rows, 0)
+    grid, values = grid[known], np.array(rows)[:, known]
+    return grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
 
 
 def band(group: Group, curves: list[Curve], last: float, name: str = "", points: int = POINTS, **line: Any) -> list[dict[str, Any]]:
@@ -134,8 +132,9 @@ def evaluation(all_groups: list[Group]) -> Figure | None:
         if not best:
             continue
         best[-1] |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7}}
-        if len(best) == 1:  # one seed: the error of its own mean
-            best[-1]["error_y"] = {"type": "data", "array": plain(evaluated[0]["stderr"]), "thickness": 1, "width": 3}
+        errors = [e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated]
+        if len(best) == 1 and len(errors[0]) == len(best[0]["x"]):  # one seed: the error of its own mean
+            best[0]["error_y"] = {"type": "data", "array": plain(errors[0]), "thickness": 1, "width": 3}
         for trace in greedy:
             trace |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7, "symbol": "circle-open"}, "showlegend": False}
         for trace in training:
@@ -190,7 +189,7 @@ def tiles_of(run: RunData, parameter: str, tiles: int) -> tuple[np.ndarray, dict
 
 def heat_map(x: Any, y: Any, z: np.ndarray, labels: list[list[float]], unit: str, hover: str, **more: Any) -> dict[str, Any]:
     return {"type": "heatmap", "x": x, "y": y, "z": plain(z), "customdata": labels, "colorscale": SCALE, "showlegend": False,
-            "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 10, "outlinewidth": 0, "tickformat": "~s"},
+            "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 10, "outlinewidth": 0},
             "hovertemplate": f"{hover}<extra></extra>", **more}
 
 

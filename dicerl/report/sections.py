@@ -64,10 +64,13 @@ def _temperatures(runs: Sequence[RunData], together: list[figures.Group]) -> Sec
              "Of the policies that acted, each at its own τ: no bonus holds it up.")
     part.add("favoured", "Favoured temperature", figures.curves(together, _favoured, "1/τ"),
              "Middle of the tile the bandits value most; of a trainable τ, its value. Higher is greedier.")
-    for run in runs[:MAPS]:
+    drawing = [run for run in runs if run.setting("behaviour.source", "bandit") in ("bandit", "distribution")]
+    if not drawing:
+        part.missing.append("Temperature map: these runs do not draw temperatures")
+    for run in drawing[:MAPS]:
         _maps(part, run, run.name if len(runs) > 1 else "")
-    if len(runs) > MAPS:
-        part.missing.append(f"temperature maps of {len(runs) - MAPS} more runs: shown for the first {MAPS}")
+    if len(drawing) > MAPS:
+        part.missing.append(f"temperature maps of {len(drawing) - MAPS} more runs: the first {MAPS} are shown")
     return part
 
 
@@ -83,7 +86,7 @@ def _favoured(run: RunData) -> figures.Curve:
 def _maps(part: Section, run: RunData, name: str) -> None:
     """The temperature map of one run, and its bandits."""
     votes = run.votes()
-    aside = "" if run.setting("behaviour.source", "bandit") == "bandit" else " This variant keeps the vote but does not draw from it."
+    aside = "" if run.setting("behaviour.source", "bandit") == "bandit" else " This variant keeps the vote but draws from the initial one."
     for p in run.parameters:
         of = f" of {figures.SYMBOL[p]}" if p != "inv_temperature" else ""
         why = "no data yet"
