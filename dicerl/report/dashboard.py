@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "dashboard", help="watch runs in the browser", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="A live page of the runs below a directory: state, progress, score, and the report's figures of the runs you pick.",
-        epilog="examples:\n  dicerl dashboard\n  dicerl dashboard experiments/ --port 9000\n"
+        epilog="examples:\n  dicerl dashboard runs\n  dicerl dashboard experiments/ --port 9000\n"
                "  dicerl dashboard --host 0.0.0.0      for other machines; prints an address with a token")
     parser.add_argument("runs_dir", nargs="?", default="runs", metavar="RUNS_DIR", help="where the runs are (default: runs)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; any other but loopback needs the token)")
