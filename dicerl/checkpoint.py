@@ -13,11 +13,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from dicerl.errors import CheckpointError
 
-if TYPE_CHECKING:  # torch takes seconds to import, and looking at a run's state does not need it
+if TYPE_CHECKING:  # only what reads or writes tensors loads torch: a report or the dashboard never does
     from torch import Tensor
 
 FORMAT = 1
@@ -121,7 +119,7 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
     try:
         return safetensors.torch.load_file(path / f"{name}.safetensors")
-    except (OSError, SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path / name}.safetensors cannot be read: {error}") from None
 
 

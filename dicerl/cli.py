@@ -14,6 +14,7 @@ from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.options import HIDDEN as HIDDEN
 from dicerl.options import add_fields, given_fields
 from dicerl.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
+from dicerl.report import dashboard, report
 from dicerl.scores import command as scores
 from dicerl.suite import command as suite
 
@@ -66,6 +67,8 @@ def build_parser() -> Parser:
 
     scores.add_parser(commands)
     suite.add_parser(commands)
+    report.add_parser(commands)
+    dashboard.add_parser(commands)
     parser.commands = commands.choices
     return parser
 
@@ -164,4 +167,5 @@ def _variants(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench, "scores": scores.run, "suite": suite.run}
+COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench, "scores": scores.run, "suite": suite.run,
+            "report": report.run, "dashboard": dashboard.run}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import IO, Any
 
-from dicerl import checkpoint
+from dicerl import __version__, checkpoint
 from dicerl.config import Config, from_dict, validate
 from dicerl.errors import DicerlError
 
@@ -78,28 +80,49 @@ class Run:
 def hold(path: Path) -> IO[str] | None:
     """The file, locked until it is closed or this process ends; None where another process has it."""
     file = path.open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
+    for _ in range(10):  # in_use takes the lock for a moment: more than one try
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except OSError:
+            time.sleep(0.02)
+    file.close()
+    return None
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a process writes to this run now."""
-    if not (directory / "run.lock").exists():
+    """Whether a process holds the run's lock now."""
+    try:
+        with (directory / "run.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file: nobody ever wrote here
         return False
-    file = hold(directory / "run.lock")
-    if file is not None:
-        file.close()
-    return file is None
+    return False
 
 
 def run_name(config: Config) -> str:
     """<env>-<variant>-<seed>, as one directory's name."""
     words = (re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run" for word in (config.env.id, config.variant))
     return "-".join([*words, str(config.seed)])
+
+
+def software() -> dict[str, str]:
+    """What code a run was made with: the version, and the commit where the package stands in its own git repository."""
+    package = Path(__file__).resolve().parent
+
+    def git(*args: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(package), *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != package.parent:
+            return {"version": __version__}  # installed inside somebody else's repository
+        changed = "+changes" if git("status", "--porcelain", "--", ".") else ""
+        return {"version": __version__, "commit": git("rev-parse", "--short=12", "HEAD") + changed}
+    except (OSError, subprocess.SubprocessError):
+        return {"version": __version__}
 
 
 def _fresh_directory(config: Config) -> Path:

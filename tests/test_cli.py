@@ -400,7 +400,7 @@ def test_help_shows_an_example(call, monkeypatch, command):
     assert err == ""
     assert re.search(rf"examples?:\s+dicerl {command or 'train'} [\w-]+", out), out
     for name in cli.COMMANDS if command is None else ():
-        assert re.search(rf"^\s+{name} ", out, re.MULTILINE), name
+        assert re.search(rf"^\s+{name}\s", out, re.MULTILINE), name
 
 
 def test_help_shows_every_field(call, monkeypatch):

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # names and coordinates come without torch: a report and the dashboard need no more
+    from torch import Tensor
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "boltzmann": ("inv_temperature",),
@@ -57,6 +58,8 @@ def components(family: str, parameters: dict[str, Tensor], scale: Tensor | float
 
     [...] each -> [...], None for a single component, or [..., 2], [..., 2]
     """
+    import torch
+
     if family == "epsilon":
         epsilon = parameters["epsilon"]
         ends = torch.tensor([0.0, math.inf], dtype=epsilon.dtype, device=epsilon.device)

@@ -12,7 +12,7 @@ from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.metrics import Metrics
 from dicerl.progress import Progress
-from dicerl.run import Run
+from dicerl.run import Run, software
 from dicerl.temperature import Temperatures
 
 RECENT = 100  # episodes behind "recent return"
@@ -47,9 +47,9 @@ class Coordinator:
         self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames)
         self._first_steps = self.agent_steps
         if state is None:
-            self.event("start", bandits=[vote.describe() for joint in self.temperatures.votes for vote in joint.votes])
+            self.event("start", **software(), bandits=[vote.describe() for joint in self.temperatures.votes for vote in joint.votes])
         else:
-            self.event("resume", updates=self.updates)
+            self.event("resume", **software(), updates=self.updates)
 
     @property
     def frames(self) -> int:

@@ -1,0 +1,77 @@
+"""What is compared: runs that differ in nothing but their seed are one group, and a variant has one colour everywhere."""
+
+from __future__ import annotations
+
+import html
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dicerl.presets import VARIANTS
+from dicerl.report.data import RunData
+
+PALETTE = ("#1b81c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")  # Okabe and Ito's, safe for the colour-blind
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SETTINGS_ASIDE = ("seed", "run_dir", "preset", "variant", "env.id", "log_every", "tensorboard", "runtime.", "evaluation.", "checkpoint.")
+
+
+@dataclass
+class Group:
+    """Runs that differ in nothing but their seed: one line, the seeds' range as its shade."""
+
+    label: str
+    colour: str
+    dash: str
+    runs: list[RunData] = field(default_factory=list)
+
+
+def colour_index(variant: str) -> int:
+    """The same for the same variant in every figure of every report."""
+    known = list(VARIANTS)
+    return known.index(variant) if variant in known else len(known) + zlib.crc32(variant.encode()) % (2 * len(PALETTE))
+
+
+def colour(variant: str) -> str:
+    return PALETTE[colour_index(variant) % len(PALETTE)]
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"loss.q": 10.0, ...}"""
+    fields: dict[str, Any] = {}
+    for name, value in config.items():
+        fields |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return fields
+
+
+def differences(runs: Sequence[RunData]) -> list[str]:
+    """Settings that are not the same in all of these runs, seeds and book-keeping aside."""
+    configs = [flat(run.config) for run in runs]
+    names = {n for c in configs for n in c if not n.startswith(SETTINGS_ASIDE)}
+    return sorted(n for n in names if len({json.dumps(c.get(n)) for c in configs}) > 1)
+
+
+def groups(runs: Sequence[RunData]) -> list[Group]:
+    """By environment, variant and settings; colour by variant, line style by what else differs."""
+    envs = list(dict.fromkeys(run.env for run in runs))
+    found: dict[tuple[str, ...], Group] = {}
+    for env in envs:
+        for variant in dict.fromkeys(run.variant for run in runs if run.env == env):
+            same = [run for run in runs if (run.env, run.variant) == (env, variant)]
+            names = differences(same)
+            settings: list[tuple[str, ...]] = []
+            for run in same:
+                mine = tuple(f"{n.split('.')[-1]} {run.setting(n)}" for n in names)
+                if mine not in settings:
+                    settings.append(mine)
+                style = colour_index(variant) // len(PALETTE) + settings.index(mine) + envs.index(env)
+                label = " · ".join([variant, *mine[:3], *([env] if len(envs) > 1 else [])])
+                group = found.setdefault((env, variant, *mine), Group(text(label), colour(variant), DASHES[style % len(DASHES)]))
+                group.runs.append(run)
+    return list(found.values())
+
+
+def text(words: object) -> str:
+    """Plotly reads a few HTML tags; names are not meant as such."""
+    return html.escape(str(words), quote=False)

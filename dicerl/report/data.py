@@ -1,0 +1,258 @@
+"""Runs as the figures see them: how they stand, and their metrics, thinned to a fixed size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dicerl import checkpoint
+from dicerl.core import family
+from dicerl.core.bandit import BanditVote
+from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
+from dicerl.run import in_use
+
+MAP_LIMIT = 150  # columns of a temperature map: as many at least, twice as many at most
+
+PARAMETERS = tuple(dict.fromkeys(name for names in family.PARAMETERS.values() for name in names))  # what an episode may draw
+EPISODE = ("frames", "return", "length", *PARAMETERS)
+EVALUATION = ("frames", "mean_return", "stderr", "greedy_mean_return", "greedy_stderr")
+TRAIN = (
+    "frames", "entropy", *(f"favoured_{name}" for name in PARAMETERS), "trainable_inv_temperature",
+    "loss_value", "loss_q", "loss_policy", "gradient_norm", "value_explained",
+    "policy_lag", "ratio_mean", "rho_clipped", "c_clipped", "sequence_age", "frames_per_s", "learner_starved", "queued_sequences",
+)
+
+
+class RunData:
+    """A run directory, read while it may be written. ``overview`` looks at the end only, ``refresh`` reads what is new."""
+
+    def __init__(self, directory: Path, name: str | None = None) -> None:
+        self.directory, self.name = directory, name or directory.name
+        self._metrics = directory / "metrics.jsonl"
+        self._config_seen: tuple[int, int] | None = None
+        self._state_seen: tuple[str, int] | None = None
+        self._checkpoint: dict[str, Any] = {}
+        self._tail_seen: tuple[int, int] | None = None
+        self._tail: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lines = JsonLines(self._metrics)
+        self._train, self._episodes = Thinned(len(TRAIN)), Thinned(len(EPISODE))
+        self._chosen = Thinned(len(EPISODE), limit=300, keep="last")
+        self._evaluations = Thinned(len(EVALUATION))
+        self._maps: dict[str, tuple[int, Thinned]] = {}  # by parameter: number of tiles, rows of frames, values, visits
+        self.events: list[dict[str, Any]] = []
+
+    # --- the configuration
+
+    def _read_config(self) -> None:
+        path = self.directory / "config.json"
+        seen = stamp(path)
+        if seen != self._config_seen:
+            self._config_seen = seen
+            try:
+                config = json.loads(path.read_text())
+            except (OSError, ValueError, RecursionError):
+                config = {}
+            self.config = config if isinstance(config, dict) else {}
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """A field of config.json by dotted name."""
+        value: Any = self.config
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return default if value is None else value
+
+    @property
+    def env(self) -> str:
+        return str(self.setting("env.id", "unknown environment"))
+
+    @property
+    def variant(self) -> str:
+        return str(self.setting("variant", "unknown variant"))
+
+    # --- how it stands
+
+    def overview(self) -> dict[str, Any]:
+        """State, progress and score, from the files' ends."""
+        self._read_config()
+        self._read_tail()
+        tail, total = self._tail, number(self.setting("frames"))
+        frames = tail.get("frames", 0)
+        return {
+            "id": self.name, "name": self.name, "env": self.env, "variant": self.variant, "seed": self.setting("seed"),
+            "state": self._state(frames, total), "frames": frames, "total_frames": total if total > 0 else None,
+            "score": tail.get("score"), "stderr": tail.get("stderr"), "score_of": tail.get("score_of"),
+            "updated": tail.get("time"), "problem": "" if self.config else "config.json is missing or damaged",
+        }
+
+    def _read_tail(self) -> None:
+        evaluations = self.directory / "evaluations.jsonl"
+        seen = (stamp(self._metrics)[1], stamp(evaluations)[1])
+        if seen == self._tail_seen:
+            return
+        self._tail_seen = seen
+        lines, evaluated = last_lines(self._metrics), last_lines(evaluations)
+        returns = [g for g in (number(line.get("return")) for line in lines if line.get("kind") == "episode") if np.isfinite(g)][-100:]
+        counted = [line for line in lines if np.isfinite(number(line.get("frames")))]
+        self._tail = {"event": lines[-1].get("event") if lines else None}
+        if counted:
+            self._tail |= {"frames": counted[-1]["frames"], "time": counted[-1].get("time")}
+        if evaluated and np.isfinite(number(evaluated[-1].get("mean_return"))):
+            last = evaluated[-1]
+            self._tail |= {"score": last["mean_return"], "stderr": last.get("stderr"), "score_of": "evaluation"}
+        elif returns:
+            self._tail |= {"score": float(np.mean(returns)), "score_of": "recent episodes"}
+
+    def _state(self, frames: float, total: float) -> str:
+        if in_use(self.directory):
+            return "running"
+        if self._tail.get("event") == "failed":
+            return "failed"
+        if frames >= total:
+            return "finished"
+        # A stop ends with a checkpoint, and nothing is written after it.
+        if self.checkpoint().get("metrics_offset") == stamp(self._metrics)[1]:
+            return "stopped"
+        return "dead"
+
+    def checkpoint(self) -> dict[str, Any]:
+        """state.json of the newest checkpoint (its tensors are not looked at), or {}."""
+        try:
+            found = checkpoint.checkpoints_of(self.directory)
+        except OSError:
+            found = []
+        for path in reversed(found):
+            seen = (path.name, stamp(path / "state.json")[0])
+            if seen != self._state_seen:
+                try:
+                    state = json.loads((path / "state.json").read_text())
+                except (OSError, ValueError, RecursionError):
+                    continue
+                self._state_seen, self._checkpoint = seen, state if isinstance(state, dict) else {}
+            return self._checkpoint
+        return {}
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What an episode of this run draws: inv_temperature, or what its family has."""
+        name = self.setting("behaviour.family", "boltzmann")
+        return family.PARAMETERS.get(name, ()) if isinstance(name, str) else ()
+
+    def votes(self) -> dict[str, BanditVote]:
+        """The bandits of the newest checkpoint that have seen an episode, by parameter."""
+        votes = {}
+        try:
+            for name, saved in zip(self.parameters, self.checkpoint()["temperatures"]["votes"][0], strict=False):
+                votes[name] = BanditVote(num_bandits=1)
+                votes[name].load_state_dict(saved)
+        except (KeyError, IndexError, TypeError, ValueError):
+            return {}
+        return {name: vote for name, vote in votes.items() if vote.counts().any()}
+
+    def newest_video(self) -> Path | None:
+        try:
+            return max((self.directory / "videos").glob("*.mp4"), key=lambda p: p.stat().st_mtime, default=None)
+        except OSError:
+            return None
+
+    def version(self) -> tuple[Any, ...]:
+        """Changes whenever something of the run does."""
+        parts = ("config.json", "metrics.jsonl", "evaluations.jsonl", "checkpoints", "videos")
+        return self.name, *(stamp(self.directory / part) for part in parts)
+
+    # --- its metrics
+
+    def refresh(self, everything: bool = True) -> None:
+        """Read what is new; not everything: at most about BUDGET bytes of it."""
+        self._read_config()
+        if self._lines.rewritten():
+            self._reset()
+        for lines in self._lines.blocks(everything):
+            self._add(lines)
+
+    @property
+    def damaged(self) -> int:
+        """Lines that were passed over."""
+        return self._lines.damaged
+
+    def _add(self, lines: list[dict[str, Any]]) -> None:
+        kinds: dict[Any, list[dict[str, Any]]] = {"train": [], "episode": [], "evaluation": [], "event": []}
+        for line in lines:
+            kind = line.get("kind")
+            if isinstance(kind, str) and kind in kinds:
+                kinds[kind].append(line)
+        self._train.add(table(kinds["train"], TRAIN))
+        episodes = table(kinds["episode"], EPISODE)
+        self._episodes.add(episodes)
+        self._chosen.add(episodes)
+        self._evaluations.add(table(kinds["evaluation"], EVALUATION))
+        self.events += kinds["event"]
+        if len(self.events) > 200:
+            self.events = self.events[:1] + self.events[-199:]
+        self._add_tiles(kinds["train"])
+
+    def _add_tiles(self, lines: list[dict[str, Any]]) -> None:
+        for name in self.parameters:
+            end = f"_{name}" if len(self.parameters) > 1 else ""
+            rows = []
+            for line in lines:
+                values, visits = line.get(f"tile_values{end}"), line.get(f"tile_visits{end}")
+                if not isinstance(values, list) or not isinstance(visits, list) or not values or len(values) != len(visits):
+                    continue
+                try:
+                    row = np.array([line.get("frames"), *values, *visits], float)
+                except (TypeError, ValueError, OverflowError):
+                    continue
+                if name not in self._maps:
+                    self._maps[name] = len(values), Thinned(len(row), MAP_LIMIT, keep="last")
+                if np.isfinite(row[0]) and self._maps[name][0] == len(values):
+                    rows.append(row)
+            if rows:
+                self._maps[name][1].add(np.stack(rows))
+
+    def train(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """(frames, values) of one field of the train lines."""
+        return _pair(self._train.rows(), TRAIN.index(name))
+
+    def episodes(self, name: str, thinned: str = "mean") -> tuple[np.ndarray, np.ndarray]:
+        """(frames, values) of the episodes: means over neighbours, or single ones ("last")."""
+        return _pair((self._episodes if thinned == "mean" else self._chosen).rows(), EPISODE.index(name))
+
+    def evaluations(self) -> dict[str, np.ndarray]:
+        rows = self._evaluations.rows()
+        return {name: rows[:, i] for i, name in enumerate(EVALUATION)}
+
+    def tile_map(self, parameter: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Of the vote over one parameter: frames [N], values [N, K], visits so far [N, K]."""
+        if parameter not in self._maps:
+            return None
+        tiles, table = self._maps[parameter]
+        rows = table.rows()
+        return (rows[:, 0], rows[:, 1 : 1 + tiles], rows[:, 1 + tiles :]) if len(rows) else None
+
+    def software(self) -> dict[str, str]:
+        """Version and commit of the run's first start."""
+        first = next((e for e in self.events if e.get("event") == "start"), {})
+        return {k: str(first[k]) for k in ("version", "commit") if first.get(k)}
+
+
+def _pair(rows: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
+    known = np.isfinite(rows[:, column])
+    return rows[known, 0], rows[known, column]
+
+
+def find_runs(root: Path, depth: int = 3) -> list[Path]:
+    """Directories with a config.json, at most ``depth`` levels down; newest last."""
+    if (root / "config.json").is_file():
+        return [root]
+    try:
+        inside = [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")] if depth else []
+    except OSError:
+        return []
+    return sorted((run for p in inside for run in find_runs(p, depth - 1)), key=lambda p: (stamp(p / "config.json")[0], p.name))

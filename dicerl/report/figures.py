@@ -1,0 +1,287 @@
+"""Plotly figures of runs, as plain values: {"data": [...], "layout": {...}}. The report and the dashboard draw the same ones.
+
+``sections(runs)`` is all of them, in order. ``plotly.graph_objects.Figure(figure)`` takes any of them in a notebook. Colours of
+text, grid and background are the page's: it knows whether it is light or dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dicerl.core import family
+from dicerl.core.bandit import BanditVote
+from dicerl.report.compare import DASHES, PALETTE, Group, groups
+from dicerl.report.data import RunData
+
+Figure = dict[str, Any]
+SCALE = "Cividis"  # the same order of light and dark for every eye
+POINTS = 120  # of a curve
+RETURN_POINTS = 60  # episodes are noisy: longer means
+RECENT = 50  # episodes behind a column of the visits
+
+
+# --- small parts
+
+def plain(values: Any) -> list[Any]:
+    """Six digits, and null for what is unknown: JSON has no NaN.    [...] -> nested lists"""
+    values = np.asarray(values, float)
+    if values.ndim > 1:
+        return [plain(row) for row in values]
+    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
+
+
+def frames_axis(last: float | None = None) -> dict[str, Any]:
+    return axis("frames", tickformat="~s", hoverformat=",.0f", nticks=8, **({"range": [0, last]} if last else {"rangemode": "tozero"}))
+
+
+def figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any) -> Figure:
+    named = [trace for trace in data if trace.get("showlegend", True)]
+    return {"data": data, "layout": {
+        "xaxis": x, "yaxis": y, "showlegend": len(named) > 1, "hovermode": "x unified", "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}, "uirevision": "kept", **layout,
+    }}
+
+
+def see_through(hex_colour: str, alpha: float) -> str:
+    r, g, b = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({r},{g},{b},{alpha})"
+
+
+# --- curves
+
+Curve = tuple[np.ndarray, np.ndarray]  # frames, values
+Read = Callable[[RunData], Curve]
+
+
+def smooth(curve: Curve, last: float, points: int) -> Curve:
+    """Means over equal cells of [0, last]; cells without a point are left out."""
+    x, y = curve
+    if len(x) <= points // 2:
+        return x, y
+    cell = np.minimum((x / max(last, 1) * points).astype(int), points - 1)
+    count = np.bincount(cell, minlength=points)
+    used = count > 0
+    mean_x, mean_y = (np.bincount(cell, v, points)[used] / count[used] for v in curve)
+    return mean_x, mean_y
+
+
+def over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """frames, mean, lowest and highest of several runs' curves; each run counts where it has been."""
+    grid = max((x for x, _ in curves), key=lambda x: (x[-1], len(x)))
+    rows = []
+    for x, y in curves:
+        near = np.median(np.diff(x)) / 2 if len(x) > 1 else 0.0  # seeds are logged at slightly different frames
+        rows.append(np.where((grid >= x[0] - near) & (grid <= x[-1] + near), np.interp(grid, x, y), np.nan))
+    known = np.isfinite(rows).any(0)
+    grid, values = grid[known], np.array(rows)[:, known]
+    return grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
+
+
+def band(group: Group, curves: list[Curve], last: float, name: str = "", points: int = POINTS, **line: Any) -> list[dict[str, Any]]:
+    """The mean over seeds, and what lies between the lowest and the highest seed as its shade."""
+    curves = [smooth(c, last, points) for c in curves if len(c[0])]
+    if not curves:
+        return []
+    x, mean, low, high = over_seeds(curves)
+    label = f"{group.label}{f' ({len(curves)} seeds)' if len(curves) > 1 else ''}{name}"
+    traces = [{"type": "scatter", "mode": "lines" if len(x) > 1 else "markers", "name": label, "legendgroup": group.label, "x": plain(x),
+               "y": plain(mean), "line": {"color": group.colour, "dash": group.dash, "width": 2, **line}, "marker": {"color": group.colour}}]
+    if len(curves) > 1:
+        traces.insert(0, {"type": "scatter", "mode": "lines", "x": plain(np.concatenate([x, x[::-1]])), "y": plain(np.concatenate([high, low[::-1]])),
+                          "fill": "toself", "fillcolor": see_through(group.colour, 0.18), "line": {"width": 0}, "hoverinfo": "skip",
+                          "showlegend": False, "legendgroup": group.label})
+    return traces
+
+
+def last_frame(runs: Sequence[RunData]) -> float:
+    ends = [x[-1] for run in runs for x in (run.train("frames")[0], run.episodes("frames")[0], run.evaluations()["frames"]) if len(x)]
+    return float(max(ends, default=0.0))
+
+
+def curves(all_groups: list[Group], read: Read, title: str, *, points: int = POINTS, log: bool = False, percent: bool = False) -> Figure | None:
+    """One quantity over frames, a line for each group."""
+    last = last_frame([run for g in all_groups for run in g.runs])
+    data = [t for g in all_groups for t in band(g, [read(run) for run in g.runs], last, points=points)]
+    if not data:
+        return None
+    positive = all(v is None or v > 0 for trace in data for v in trace["y"])
+    y = axis(title, **({"type": "log", "dtick": 1} if log and positive else {}), **({"tickformat": ".0%"} if percent else {}))
+    return figure(data, frames_axis(), y)
+
+
+def training_return(all_groups: list[Group]) -> Figure | None:
+    return curves(all_groups, lambda run: run.episodes("return"), "return of training episodes", points=RETURN_POINTS)
+
+
+def evaluation(all_groups: list[Group]) -> Figure | None:
+    """Evaluation episodes (best region: full line, greedy: open marks) over the training return (faint)."""
+    last = last_frame([run for g in all_groups for run in g.runs])
+    data = []
+    for g in all_groups:
+        evaluated = [run.evaluations() for run in g.runs]
+        best = band(g, [_known(e["frames"], e["mean_return"]) for e in evaluated], last)
+        greedy = band(g, [_known(e["frames"], e["greedy_mean_return"]) for e in evaluated], last, name=", greedy", width=1.5, dash="dot")[-1:]
+        training = band(g, [run.episodes("return") for run in g.runs], last, name=", training", points=RETURN_POINTS, width=1)[-1:]
+        if not best:
+            continue
+        best[-1] |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7}}
+        errors = [e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated]
+        if len(best) == 1 and len(errors[0]) == len(best[0]["x"]):  # one seed: the error of its own mean
+            best[0]["error_y"] = {"type": "data", "array": plain(errors[0]), "thickness": 1, "width": 3}
+        for trace in greedy:
+            trace |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7, "symbol": "circle-open"}, "showlegend": False}
+        for trace in training:
+            trace |= {"opacity": 0.45, "showlegend": False}
+        data += training + best + greedy
+    return figure(data, frames_axis(), axis("mean return")) if data else None
+
+
+def _known(x: np.ndarray, y: np.ndarray) -> Curve:
+    return x[np.isfinite(y)], y[np.isfinite(y)]
+
+
+def gradient_norm(all_groups: list[Group]) -> Figure | None:
+    drawn = curves(all_groups, lambda run: run.train("gradient_norm"), "gradient norm before the clip", log=True)
+    clips = {run.setting("optimizer.clip_norm") for g in all_groups for run in g.runs}
+    if drawn is not None and len(clips) == 1 and isinstance(clip := clips.pop(), int | float):
+        drawn["layout"]["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": clip, "y1": clip,
+                                      "line": {"dash": "dot", "width": 1, "color": "#8c8c8c"}}]
+        drawn["layout"]["annotations"] = [{"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False, "text": "clip",
+                                           "y": float(np.log10(clip)) if drawn["layout"]["yaxis"].get("type") == "log" else clip}]
+    return drawn
+
+
+def clipped(all_groups: list[Group]) -> Figure | None:
+    """How many ratios exceed the bars of rho and c; one line where the bars are the same."""
+    last = last_frame([run for g in all_groups for run in g.runs])
+    data = []
+    for g in all_groups:
+        data += band(g, [run.train("rho_clipped") for run in g.runs], last)
+        if any(run.setting("loss.rho_bar") != run.setting("loss.c_bar") for run in g.runs):
+            data += band(g, [run.train("c_clipped") for run in g.runs], last, name=", c", width=1)
+    return figure(data, frames_axis(), axis("share of ratios that are clipped", tickformat=".0%", rangemode="tozero")) if data else None
+
+
+# --- temperatures
+
+SYMBOL = {"inv_temperature": "1/τ", "inv_temperature_low": "1/τ₁", "inv_temperature_high": "1/τ₂", "epsilon": "ε", "weight_low": "w"}
+TICKS = {"epsilon": (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01), "weight_low": (0, 0.25, 0.5, 0.75, 1)}
+
+
+def tiles_of(run: RunData, parameter: str, tiles: int) -> tuple[np.ndarray, dict[str, Any], list[float]]:
+    """Centres of the tiles in x, the axis of x labelled with the parameter's values, and the value at each centre."""
+    most = run.setting("bandit.max_inv_temperature", 50.0)
+    right = family.largest_x(parameter, most if isinstance(most, int | float) and most > 0 else 50.0)
+    centres = (np.arange(tiles) + 0.5) * right / tiles
+    shown = [v for v in TICKS.get(parameter, (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)) if family.to_x(parameter, v) <= right + 1e-9]
+    ticks = {"tickvals": plain(family.to_x(parameter, np.array(shown))), "ticktext": [f"{v:g}" for v in shown], "range": [0, right], "tickangle": 0}
+    symbol = SYMBOL[parameter]
+    scale = "" if parameter == "weight_low" else " (log scale)" if parameter == "epsilon" else f" (scale log(1 + {symbol}))"
+    return centres, axis(symbol + scale, **ticks), [float(f"{v:.3g}") for v in family.from_x(parameter, centres)]
+
+
+def heat_map(x: Any, y: Any, z: np.ndarray, labels: list[list[float]], unit: str, hover: str, **more: Any) -> dict[str, Any]:
+    return {"type": "heatmap", "x": x, "y": y, "z": plain(z), "customdata": labels, "colorscale": SCALE, "showlegend": False,
+            "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 10, "outlinewidth": 0},
+            "hovertemplate": f"{hover}<extra></extra>", **more}
+
+
+def value_map(run: RunData, parameter: str) -> Figure | None:
+    """The bandits' value of every visited tile over time, with what single episodes drew on top."""
+    found = run.tile_map(parameter)
+    if found is None:
+        return None
+    frames, values, visits = found
+    centres, y, labels = tiles_of(run, parameter, values.shape[1])
+    symbol = SYMBOL[parameter]
+    data = [heat_map(plain(frames), plain(centres), np.where(visits > 0, values, np.nan).T, [[v] * len(frames) for v in labels], "value (return)",
+                     f"frames %{{x:,.0f}}<br>{symbol} %{{customdata}}<br>value %{{z:.4~g}}")]
+    x, chosen = run.episodes(parameter, "last")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if len(x):
+            data.append({"type": "scatter", "mode": "markers", "name": f"{symbol} chosen for single episodes", "x": plain(x),
+                         "y": plain(family.to_x(parameter, chosen)), "hoverinfo": "skip",
+                         "marker": {"size": 4, "color": "rgba(255,255,255,0.75)", "line": {"width": 0.5, "color": "rgba(0,0,0,0.6)"}}})
+        x, favoured = run.train(f"favoured_{parameter}")
+        if len(x):
+            data.append({"type": "scatter", "mode": "lines", "name": f"most valued {symbol}", "x": plain(x),
+                         "y": plain(family.to_x(parameter, favoured)), "hoverinfo": "skip",
+                         "line": {"color": PALETTE[1], "width": 1.5, "shape": "hv"}})
+    return figure(data, frames_axis(float(frames[-1])), y | {"showgrid": False}, hovermode="closest")
+
+
+def visits_map(run: RunData, parameter: str) -> Figure | None:
+    """Where the latest episodes were played."""
+    found = run.tile_map(parameter)
+    if found is None:
+        return None
+    frames, _, visits = found
+    total = visits.sum(1)
+    before = np.searchsorted(total, total - RECENT, side="right")  # the column that is RECENT episodes older; 0: the start
+    new = visits - np.concatenate([np.zeros_like(visits[:1]), visits])[before]
+    share = new / np.maximum(new.sum(1, keepdims=True), 1.0)
+    centres, y, labels = tiles_of(run, parameter, visits.shape[1])
+    data = [heat_map(plain(frames), plain(centres), 100 * share.T, [[v] * len(frames) for v in labels], "episodes (%)",
+                     f"frames %{{x:,.0f}}<br>{SYMBOL[parameter]} %{{customdata}}<br>%{{z:.1f}} % of the episodes", zmin=0)]
+    return figure(data, frames_axis(float(frames[-1])), y | {"showgrid": False}, hovermode="closest")
+
+
+def bandit_names(vote: BanditVote) -> list[str]:
+    return [f"{i + 1}: {b['mode']}, ±{b['width']}, {b['learning_rate']:g}" for i, b in enumerate(vote.describe())]
+
+
+def bandit_values(run: RunData, parameter: str, vote: BanditVote) -> Figure:
+    """V of each bandit over the parameter, and their average."""
+    centres, x, _ = tiles_of(run, parameter, len(vote.values()))
+    data = [{"type": "scatter", "mode": "lines", "name": str(i + 1), "x": plain(centres), "y": plain(bandit.values()),
+             "hovertemplate": f"{name}: %{{y:.4~g}}<extra></extra>",
+             "line": {"width": 1.2, "color": PALETTE[i % len(PALETTE)], "dash": DASHES[i // len(PALETTE) % len(DASHES)]}}
+            for i, (name, bandit) in enumerate(zip(bandit_names(vote), vote.bandits, strict=True))]
+    data.append({"type": "scatter", "mode": "lines", "name": "average", "x": plain(centres), "y": plain(vote.values()),
+                 "line": {"width": 4, "color": see_through("#8c8c8c", 0.7)}})
+    return figure(data, x, axis("value of the tile (return)"), hovermode="closest")
+
+
+def bandit_votes(run: RunData, parameter: str, vote: BanditVote) -> Figure:
+    """Each bandit's score of each tile; dots mark the d best, an argmax bandit's candidates."""
+    names, scores = bandit_names(vote), np.stack([b.scores() for b in vote.bandits])  # [M, K]
+    centres, x, labels = tiles_of(run, parameter, scores.shape[1])
+    best = [(centres[k], names[i]) for i, b in enumerate(vote.bandits) for k in np.argsort(-scores[i])[: b.num_candidates]]
+    hover = f"%{{y}}<br>{SYMBOL[parameter]} %{{customdata}}<br>score %{{z:.3~g}}"
+    data = [heat_map(plain(centres), names, scores, [labels] * len(names), "score", hover),
+            {"type": "scatter", "mode": "markers", "name": f"the {vote.bandits[0].num_candidates} best", "x": plain([x for x, _ in best]),
+             "y": [name for _, name in best], "hoverinfo": "skip", "showlegend": False,
+             "marker": {"size": 6, "color": "rgba(255,255,255,0.85)", "line": {"width": 1, "color": "#000"}}}]
+    return figure(data, x | {"showgrid": False}, axis("", type="category", autorange="reversed"), hovermode="closest")
+
+
+# --- scores
+
+SYSTEM_NAMES = {"dice": "DiCE", "rainbow": "Rainbow", "impala": "IMPALA", "laser": "LASER", "r2d2": "R2D2", "ngu": "NGU", "agent57": "Agent57"}
+
+
+def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
+    """Human-normalised score of the last evaluation beside the systems of the paper's table."""
+    from dicerl.scores import SYSTEMS, hns, reference_scores
+
+    row = reference_scores()[game]
+    bars = [(f"{SYSTEM_NAMES.get(name, name)}, paper", hns(game, row[name]), "#8c8c8c") for name in SYSTEMS]
+    own = []
+    for g in groups(runs):
+        scores = [e["mean_return"][-1] for run in g.runs if len((e := run.evaluations())["frames"]) and np.isfinite(e["mean_return"][-1])]
+        if scores:
+            own.append((f"<b>{g.label}</b>, {len(scores)} run{'s' if len(scores) > 1 else ''} here", hns(game, float(np.mean(scores))), g.colour))
+    if not own:
+        return None
+    bars = sorted(bars + own, key=lambda bar: bar[1])
+    data = [{"type": "bar", "orientation": "h", "y": [name for name, _, _ in bars], "x": plain([v for _, v, _ in bars]),
+             "marker": {"color": [c for _, _, c in bars]}, "text": [f"{v:,.0f} %" for _, v, _ in bars], "textposition": "auto", "cliponaxis": False,
+             "hovertemplate": "%{y}: %{x:,.1f} %<extra></extra>", "showlegend": False}]
+    return figure(data, axis("human-normalised score (%); 0 random, 100 human"), axis("", type="category"), hovermode="closest")

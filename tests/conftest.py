@@ -1,0 +1,17 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from runs import trained_runs
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Four short real runs, two variants and two seeds: dice-0, dice-1, baseline-0, baseline-1. Not to be changed."""
+    return trained_runs(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def runs(trained, tmp_path):
+    """A copy of them."""
+    return Path(shutil.copytree(trained, tmp_path / "runs"))

@@ -1,0 +1,41 @@
+"""Run directories for the tests of report and dashboard: real ones, and made ones whose numbers are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dicerl
+from dicerl.presets import preset
+
+
+def make_run(directory: Path, variant: str = "dice", **settings: Any) -> Path:
+    """A directory with a config and no metrics yet."""
+    directory.mkdir(parents=True)
+    config = preset("classic", "dice", **{"env.id": "CartPole-v1", **settings}).to_dict() | {"variant": variant}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "metrics.jsonl").touch()
+    return directory
+
+
+def line(kind: str, frames: int, **values: Any) -> dict[str, Any]:
+    return {"kind": kind, "time": 1.0e9 + frames, "agent_steps": frames, "frames": frames, "updates": frames // 10,
+            **({"return": 1.0, "length": 10, "inv_temperature": 2.0} if kind == "episode" else {}), **values}
+
+
+def append(directory: Path, *lines: dict[str, Any] | str) -> None:
+    """Add lines to metrics.jsonl; text as it is, without an end of line."""
+    with (directory / "metrics.jsonl").open("a") as file:
+        for one in lines:
+            file.write(one if isinstance(one, str) else json.dumps(one) + "\n")
+
+
+def trained_runs(root: Path) -> Path:
+    """Short real runs: dice and baseline, two seeds each."""
+    for variant in ("dice", "baseline"):
+        for seed in (0, 1):
+            dicerl.train(preset("debug", variant, **{
+                "env.id": "dicerl.envs.toy:Catch-v0", "seed": seed, "frames": 900, "run_dir": str(root / f"{variant}-{seed}"), "tensorboard": False,
+                "evaluation.every": 300, "checkpoint.every": 300}), quiet=True)
+    return root
