@@ -1,4 +1,4 @@
-"""The command line: ``dicerl train``, ``resume``, ``bench``. Every config field is an option; bad input is one line and exit code 2."""
+"""The command line: ``dicerl train``, ``resume``, ``evaluate``, ``bench``. Every config field is an option; bad input is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from dicerl import __version__
+from dicerl import __version__, evaluate
 from dicerl.config import Config, describe_type, fields_of, get, override, validate
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
@@ -19,6 +19,8 @@ HIDDEN = ("env.id", "preset", "variant")
 
 
 class Parser(argparse.ArgumentParser):
+    commands: dict[str, Parser]
+
     def error(self, message: str) -> NoReturn:
         fail(message)
 
@@ -61,6 +63,9 @@ def build_parser() -> Parser:
     _add_config(bench)
     bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
     bench.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    evaluate.add_parser(commands)
+    parser.commands = commands.choices
     return parser
 
 
@@ -101,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     if unknown:
-        known = [f"--{n.replace('_', '-')}" for n in fields_of()] + ["--preset", "--variant", "--runtime", "--json"]
+        known = [option for action in parser.commands[args.command]._actions for option in action.option_strings]
         fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], known)} (see dicerl {args.command} --help)")
     try:
         return COMMANDS[args.command](args)
@@ -170,4 +175,4 @@ def _variants(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench}
+COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench, "evaluate": evaluate.run}
