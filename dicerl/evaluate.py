@@ -40,12 +40,19 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--max-steps", type=int, metavar="N",
                         help="cut an episode after N agent steps (default: Atari the protocol's frames, else the run's evaluation.max_steps)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of environments, temperatures and actions (default 0)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N",
+                        help="threads of the network (default 1; more help a deep network on idle cores, and harm on busy ones)")
     parser.add_argument("--video", nargs="?", const="", metavar="FILE", help="film the first episode (default FILE: RUN/videos/<updates>.mp4)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def run(args: argparse.Namespace) -> int:
+    if not 1 <= args.threads <= 1024:
+        raise ConfigError("threads", args.threads, "it must lie between 1 and 1024")
+    import torch
+
+    torch.set_num_threads(args.threads)
     evaluation = evaluate(
         args.run, checkpoint=args.checkpoint, episodes=args.episodes, inv_temperature=args.inv_temperature, greedy=args.greedy,
         protocol=args.protocol, max_steps=args.max_steps, seed=args.seed, video=args.video, quiet=args.quiet)
