@@ -65,7 +65,7 @@ class Evaluation:
     result: dict[str, Any]  # what --json prints
     checkpoint: Path
     protocol: str  # empty where the environment is no Atari game
-    temperature: str  # 1/tau and where it came from, in words
+    temperatures: dict[str, str]  # 1/tau (or what the family has) and where it came from, in words
     cut: int  # episodes that still ran after max_steps
     max_steps: int
     video: Path | None
@@ -77,6 +77,68 @@ def evaluate(
     video: str | Path | None = None, quiet: bool = True,
 ) -> Evaluation:
     """The same from Python; ``video=""`` is RUN/videos/<updates>.mp4."""
+    check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
+    import numpy as np
+
+    from dicerl import seeding
+    from dicerl.api import load_agent
+    from dicerl.core.family import PARAMETERS
+    from dicerl.envs import make_filmed_env, make_vector_env
+    from dicerl.evaluator import Step, parameters, play, summarise
+    from dicerl.progress import Bar
+    from dicerl.temperature import draw_behaviour
+
+    run, folder = find(path, checkpoint, quiet)
+    agent = load_agent(folder, make_env)
+    config = with_protocol(agent.config, protocol, max_steps, agent.spec.game, agent.spec.name)
+    family = PARAMETERS[config.behaviour.family]
+    if inv_temperature is not None and family != ("inv_temperature",):
+        raise ConfigError("inv_temperature", inv_temperature, f"this agent's family is {config.behaviour.family}, which has {', '.join(family)}")
+    rng = np.random.default_rng(seeding.stream(seed, "evaluate"))
+    behaviour = agent.network.own_inv_temperature(draw_behaviour(config, agent.region, rng, episodes))  # [N, parameters]
+    if inv_temperature is not None:
+        behaviour[:] = inv_temperature
+    file = None
+    with contextlib.ExitStack() as stack:
+        watchers = []
+        if video is None:
+            env = make_vector_env(config, episodes, make_env)
+        else:
+            from dicerl.video import Film
+
+            file = Path(video) if video else run.directory / "videos" / f"{folder.name}.mp4"
+            env = filmed = make_filmed_env(config, episodes, make_env)
+            drawn = {} if greedy else dict(zip(family, behaviour[0].tolist(), strict=True))
+            film = stack.enter_context(Film(file, filmed, drawn, {
+                "env": agent.spec.name, "checkpoint": int(folder.name), "protocol": protocol, "greedy": greedy, **drawn}))
+            watchers.append(film.watch)
+        stack.callback(env.close)
+        bar = stack.enter_context(Bar(f"{agent.spec.name}, episodes", episodes, quiet))
+
+        def watch(step: Step) -> None:
+            for watcher in watchers:
+                watcher(step)
+            if step.number % 10 == 0:
+                bar.update(int((~step.alive).sum()), f"step {step.number + 1:,}, mean return {step.returns.mean():.2f}")
+
+        returns, ended = play(config, agent.network, env, behaviour, np.full(episodes, greedy), rng, watch)
+    summary = summarise(returns)
+    hns, saber = scores(agent.spec.game, summary["mean_return"])
+    # Greedy episodes have no 1/tau that JSON could say, and some families have none at all.
+    result = {"env": agent.spec.name, "episodes": episodes, **summary, "inv_temperatures": [None] * episodes,
+              **({} if greedy else parameters(config, behaviour)), "hns": hns, "saber": saber}
+    source = "as asked for" if inv_temperature is not None else (
+        "the bandits' best region" if config.behaviour.source in ("bandit", "distribution") else "the run's own")
+    temperatures = {"1/tau": "greedy"} if greedy else {
+        title(name): f"{low:.2f}{f'–{high:.2f}' if high > low else ''}, {source}"
+        for name, low, high in zip(family, behaviour.min(0), behaviour.max(0), strict=True)}
+    return Evaluation(result, folder, protocol if agent.spec.game else "", temperatures, int((~ended).sum()), config.evaluation.max_steps, file)
+
+
+def check(
+    episodes: int, inv_temperature: float | None, greedy: bool, protocol: str, max_steps: int | None, seed: int, video: str | Path | None,
+) -> None:
+    """What can be refused before anything is loaded."""
     if not 1 <= episodes <= 1000:
         raise ConfigError("episodes", episodes, "it must lie between 1 and 1000")
     if not 0 <= seed < 2**63:
@@ -89,52 +151,13 @@ def evaluate(
         raise DicerlError(f"inv_temperature is {inv_temperature} and greedy is asked for too; give one of them")
     if protocol not in PROTOCOLS:
         raise ConfigError("protocol", protocol, f"it can be {' or '.join(PROTOCOLS)}{nearest(protocol, PROTOCOLS)}")
-    import numpy as np
+    if video and Path(video).suffix.lower() != ".mp4":
+        raise ConfigError("video", str(video), "its name must end in .mp4")
 
-    from dicerl import seeding
-    from dicerl.api import load_agent
-    from dicerl.envs import make_filmed_env, make_vector_env
-    from dicerl.evaluator import Step, play, summarise
-    from dicerl.progress import Bar
-    from dicerl.temperature import draw_inv_temperature
 
-    run, folder = find(path, checkpoint, quiet)
-    agent = load_agent(folder, make_env)
-    config = with_protocol(agent.config, protocol, max_steps, agent.spec.game, agent.spec.name)
-    rng = np.random.default_rng(seeding.stream(seed, "evaluate"))
-    region = agent.region if inv_temperature is None else (inv_temperature, inv_temperature)
-    inv = draw_inv_temperature(region, rng, episodes)
-    file = None
-    with contextlib.ExitStack() as stack:
-        watchers = []
-        if video is None:
-            env = make_vector_env(config, episodes, make_env)
-        else:
-            from dicerl.video import Film
-
-            file = Path(video) if video else run.directory / "videos" / f"{folder.name}.mp4"
-            env = filmed = make_filmed_env(config, episodes, make_env)
-            film = stack.enter_context(Film(file, filmed, "greedy" if greedy else f"{inv[0]:.2f}", greedy, {
-                "env": agent.spec.name, "checkpoint": int(folder.name), "protocol": protocol, "inv_temperature": None if greedy else float(inv[0])}))
-            watchers.append(film.watch)
-        stack.callback(env.close)
-        bar = stack.enter_context(Bar(f"{agent.spec.name}, episodes", episodes, quiet))
-
-        def watch(step: Step) -> None:
-            for watcher in watchers:
-                watcher(step)
-            if step.number % 10 == 0:
-                bar.update(int((~step.alive).sum()), f"step {step.number + 1:,}, mean return {step.returns.mean():.2f}")
-
-        returns, ended = play(config, agent.network, env, inv, np.full(episodes, greedy), rng, watch)
-    summary = summarise(returns)
-    hns, saber = scores(agent.spec.game, summary["mean_return"])
-    # 1/tau of the greedy policy is infinite, which JSON cannot say.
-    result = {"env": agent.spec.name, "episodes": episodes, **summary,
-              "inv_temperatures": [None if greedy else round(float(x), 4) for x in inv], "hns": hns, "saber": saber}
-    temperature = "greedy" if greedy else f"{inv_temperature:g}" if inv_temperature is not None else (
-        f"{region[0]:.2f}–{region[1]:.2f}, the bandits' best region" if region[0] < region[1] else f"{region[0]:g}, the run's own")
-    return Evaluation(result, folder, protocol if agent.spec.game else "", temperature, int((~ended).sum()), config.evaluation.max_steps, file)
+def title(parameter: str) -> str:
+    """'1/tau low' for inv_temperature_low"""
+    return parameter.replace("inv_temperature", "1/tau").replace("_", " ")
 
 
 def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:
@@ -181,11 +204,10 @@ def describe(evaluation: Evaluation) -> list[str]:
     rows = [("mean return", f"{r['mean_return']:,.2f} ± {r['stderr']:,.2f} (standard error)"), ("median", f"{r['median_return']:,.2f}")]
     if r["hns"] is not None:
         rows += [("HNS", f"{r['hns']:,.2f} %"), ("SABER", f"{r['saber']:,.2f} %")]
-    rows += [("1/tau", evaluation.temperature), ("returns", " ".join(f"{x:g}" for x in r["returns"]))]
+    rows += [*evaluation.temperatures.items(), ("returns", " ".join(f"{x:g}" for x in r["returns"]))]
     if evaluation.cut:
         rows.append(("cut", f"{evaluation.cut} of {r['episodes']} episodes, after {evaluation.max_steps:,} steps; they count with what they had"))
     if evaluation.video:
         rows.append(("video", f"{evaluation.video} (the first episode, return {r['returns'][0]:g})"))
     protocol = f"{evaluation.protocol} protocol, " if evaluation.protocol else ""
-    title = f"{r['env']}, {r['episodes']} episodes, {protocol}{evaluation.checkpoint}"
-    return [title, *(f"  {name:<13}{text}" for name, text in rows)]
+    return [f"{r['env']}, {r['episodes']} episodes, {protocol}{evaluation.checkpoint}", *(f"  {name:<13}{text}" for name, text in rows)]

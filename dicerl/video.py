@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from dicerl.envs import FilmedEnv
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import DicerlError
 from dicerl.evaluator import Step
 
 SMALLEST = 200  # a picture lower than this many pixels is enlarged by a whole factor; Atari's 210 is not
@@ -28,7 +28,7 @@ TRACK, CHOSEN, OTHER = (38, 42, 51), (230, 159, 0), (86, 180, 233)  # orange and
 class Strip:
     """Draws what the agent thinks. ``height`` in pixels; the width follows."""
 
-    def __init__(self, height: int, action_names: list[str]) -> None:
+    def __init__(self, height: int, action_names: list[str], behaviour: dict[str, float]) -> None:
         self.unit = height / STRIP[1]
         self.width, self.height = _even(round(STRIP[0] * self.unit)), height
         self._names = action_names
@@ -40,17 +40,22 @@ class Strip:
         self._label = ImageFont.load_default(min(9.0, self._row + 1.0) * self.unit)
         self._small, self._large = (ImageFont.load_default(size * self.unit) for size in (9.0, 18.0))
         self._middle = ImageFont.load_default(12.0 * self.unit)
+        self._title, self._temperature = caption(behaviour)
         self._blank = self._frame()
 
     def _at(self, *numbers: float) -> tuple[float, ...]:
         return tuple(x * self.unit for x in numbers)
 
     def _frame(self) -> Image.Image:
-        """What never changes: titles, action names and the bars' tracks."""
+        """What stays the same all episode: titles, the temperature, action names and the bars' tracks."""
         image = Image.new("RGB", (self.width, self.height), BACKGROUND)
         draw = ImageDraw.Draw(image)
-        for x, title in ((7, "return"), (64, "V"), (108, "1/tau")):
+        for x, title in ((7, "return"), (64, "V"), (108, self._title)):
             draw.text(self._at(x, 4), title, DIM, self._small)
+        if "\n" in self._temperature:
+            draw.multiline_text(self._at(108, 15), self._temperature, WHITE, self._small, spacing=self.unit)
+        else:
+            draw.text(self._at(108, 34), self._temperature, WHITE, self._middle, anchor="ls")
         for i, name in enumerate(self._names):
             y = self._top + i * self._row
             if self._named:
@@ -64,7 +69,7 @@ class Strip:
         bottom = max(y + gap, y + self._row - gap - 1 / self.unit)
         return self._at(self._left, y + gap, self._left + self._room * length, bottom)
 
-    def draw(self, episode_return: float, value: float, temperature: str, probabilities: np.ndarray, action: int | None) -> np.ndarray:
+    def draw(self, episode_return: float, value: float, probabilities: np.ndarray, action: int | None) -> np.ndarray:
         """[height, width, 3]; the chosen action's bar is orange."""
         image = self._blank.copy()
         draw = ImageDraw.Draw(image)
@@ -72,12 +77,23 @@ class Strip:
         fits = self._large.getlength(score) <= 54 * self.unit
         draw.text(self._at(7, 34), score, WHITE, self._large if fits else self._middle, anchor="ls")
         draw.text(self._at(64, 34), short(value, 3), WHITE, self._middle, anchor="ls")
-        draw.text(self._at(108, 34), temperature, WHITE, self._middle, anchor="ls")
         for i, probability in enumerate(probabilities.tolist()):
             if i == action or probability * self._room * self.unit >= 0.5:
                 least = 2 / self._room if i == action else 0.0  # an unlikely choice is seen too
                 draw.rectangle(self._bar(i, max(probability, least)), CHOSEN if i == action else OTHER)
         return np.asarray(image)
+
+
+def caption(behaviour: dict[str, float]) -> tuple[str, str]:
+    """(title, text) of an episode's temperature, or of what its family has in its place; greedy where it has nothing."""
+    if not behaviour:
+        return "1/tau", "greedy"
+    if "epsilon" in behaviour:
+        return "epsilon", f"{behaviour['epsilon']:.3f}"
+    if "weight_low" in behaviour:
+        weight = behaviour["weight_low"]
+        return "1/tau, weight", f"{behaviour['inv_temperature_low']:.1f}, {weight:.2f}\n{behaviour['inv_temperature_high']:.1f}, {1 - weight:.2f}"
+    return "1/tau", short(behaviour["inv_temperature"])
 
 
 def short(value: float, digits: int = 2) -> str:
@@ -92,14 +108,12 @@ def short(value: float, digits: int = 2) -> str:
 class Film:
     """Give ``watch`` to ``evaluator.play``: it writes environment 0's episode. Leave the ``with`` block and the file stands, or nothing does.
 
+    ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or what its family has; empty for a greedy one.
     Beside ``x.mp4`` stands ``x.json``: the episode's return, actions and rewards, enough to play it again.
     """
 
-    def __init__(self, path: Path, env: FilmedEnv, temperature: str, greedy: bool, about: dict[str, Any]) -> None:
-        if path.suffix.lower() != ".mp4":
-            raise ConfigError("video", str(path), "its name must end in .mp4")
-        self.path, self._env, self._temperature, self._greedy = path, env, temperature, greedy
-        self._about = about
+    def __init__(self, path: Path, env: FilmedEnv, behaviour: dict[str, float], about: dict[str, Any]) -> None:
+        self.path, self._env, self._behaviour, self._about = path, env, behaviour, about
         self._actions: list[int] = []
         self._rewards: list[float] = []
         self._return, self._frames, self._over = 0.0, 0, False
@@ -116,7 +130,7 @@ class Film:
         if self._over:
             return
         action, probabilities = int(step.action[0]), np.exp(step.log_pi[0])
-        if self._greedy:
+        if not self._behaviour:  # greedy
             probabilities = np.eye(len(probabilities))[action]
         value, before = float(step.value[0]), self._return
         self._actions.append(action)
@@ -132,7 +146,7 @@ class Film:
 
     def _open(self, picture: np.ndarray) -> None:
         height, width = enlarge(picture).shape[:2]
-        self._strip = Strip(height, self._env.action_names)
+        self._strip = Strip(height, self._env.action_names, self._behaviour)
         self._writer = imageio_ffmpeg.write_frames(
             str(self._temporary), (width + self._strip.width, height), fps=self._env.fps, codec="libx264", quality=None, macro_block_size=1,
             # crf 16: text stays sharp; faststart: a browser plays it while it loads.
@@ -142,7 +156,7 @@ class Film:
     def _write(self, pictures: list[np.ndarray], episode_return: float, value: float, probabilities: np.ndarray, action: int | None) -> None:
         assert self._strip is not None
         assert self._writer is not None
-        strip = self._strip.draw(episode_return, value, self._temperature, probabilities, action)
+        strip = self._strip.draw(episode_return, value, probabilities, action)
         for picture in pictures:
             try:
                 self._writer.send(np.ascontiguousarray(np.concatenate([enlarge(picture), strip], axis=1)))

@@ -85,7 +85,7 @@ def test_the_first_episode_of_each_environment_counts_once():
     config = dicerl.preset("debug", env__id="dicerl.envs.toy:Counting-v0")
     env = make_vector_env(config, 6)
     seen = []
-    returns, ended = play(config, Network(config.network, env.spec), env, np.ones(6, np.float32), np.zeros(6, bool), np.random.default_rng(3),
+    returns, ended = play(config, Network(config.network, env.spec), env, np.ones((6, 1), np.float32), np.zeros(6, bool), np.random.default_rng(3),
                           lambda step: seen.append((step.number, step.reward.copy(), step.returns.copy(), step.alive.copy())))
     expected = []
     for seed in GymEnv.seeds(env, int(np.random.default_rng(3).integers(2**31))):
@@ -116,7 +116,7 @@ def test_a_watcher_sees_what_the_network_says(changes):
     scale = 0.25 if config.behaviour.scale == "normalised" else 1.0
     inv, greedy = np.array([0.0, 2.0, 40.0, 0.0], np.float32), np.array([False, False, False, True])
     env, steps = make_vector_env(config, 4), []
-    returns, ended = play(config, network, env, inv, greedy, np.random.default_rng(1), steps.append)
+    returns, ended = play(config, network, env, inv[:, None], greedy, np.random.default_rng(1), steps.append)
     assert not ended.all()
     assert len(steps) == 12
     for i, seed in enumerate(env.seeds(int(np.random.default_rng(1).integers(2**31)))):
@@ -146,7 +146,7 @@ def test_actions_are_drawn_at_the_temperature():
     config = dicerl.preset("debug", env__id="dicerl.envs.toy:TMaze-v0")
     env, steps = make_vector_env(config, 64), []
     inv = np.repeat(np.array([0.0, 1e6], np.float32), 32)
-    play(config, Network(config.network, env.spec), env, inv, np.zeros(64, bool), np.random.default_rng(0), steps.append)
+    play(config, Network(config.network, env.spec), env, inv[:, None], np.zeros(64, bool), np.random.default_rng(0), steps.append)
     best = np.stack([s.action == s.log_pi.argmax(1) for s in steps])
     assert 0.4 < np.stack([s.action for s in steps])[:, :32].mean() < 0.6
     assert best[:, 32:].all()
@@ -158,12 +158,12 @@ def test_the_evaluator_of_a_run_plays_both_halves_and_beats():
     with torch.no_grad():
         evaluator.network.advantage_head.weight.zero_()
         evaluator.network.advantage_head.bias.copy_(torch.tensor([1.0, 0.0]))  # greedy: always left, 8 to 10 steps
-    found = evaluator.evaluate((0.0, 0.0), np.random.SeedSequence(5), lambda: beats.append(1))
+    found = evaluator.evaluate([(0.0, 0.0)], np.random.SeedSequence(5), lambda: beats.append(1))
     assert len(found["returns"]) == len(found["greedy_returns"]) == len(found["inv_temperatures"]) == 3
     assert all(8 <= r <= 10 for r in found["greedy_returns"])
     assert found["mean_return"] > 10
     assert len(beats) == math.ceil(max(found["returns"]) / 100)
-    assert found == evaluator.evaluate((0.0, 0.0), np.random.SeedSequence(5))
+    assert found == evaluator.evaluate([(0.0, 0.0)], np.random.SeedSequence(5))
 
 
 # --- the command
@@ -179,8 +179,8 @@ def test_json_is_what_the_design_says(cartpole, result):
     assert found["stderr"] == pytest.approx(np.std(found["returns"], ddof=1) / math.sqrt(5))
     assert found["hns"] is None
     assert found["saber"] is None
-    low, high = dicerl.load_agent(cartpole).region
-    assert all(low <= x <= high for x in found["inv_temperatures"])
+    [(low, high)] = dicerl.load_agent(cartpole).region
+    assert all(low <= math.log1p(x) + 1e-4 and math.log1p(x) - 1e-4 <= high for x in found["inv_temperatures"])
     assert len(set(found["inv_temperatures"])) == 5
 
 
@@ -200,6 +200,28 @@ def test_the_greedy_option_takes_the_best_action(cartpole, result):
     greedy, cold, hot = (result(cartpole, "--episodes", 8, "--max-steps", 100, *rule)["returns"]
                          for rule in (["--greedy"], ["--inv-temperature", 1e6], ["--inv-temperature", 0]))
     assert greedy == cold != hot
+
+
+FAMILIES = {"epsilon": ["epsilons"], "mixture": ["inv_temperature_lows", "inv_temperature_highs", "weight_lows"],
+            "conditioned": ["inv_temperatures"], "casa/trainable_tau": ["inv_temperatures"]}
+
+
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_other_families_say_what_they_drew(tmp_path, result, call, variant):
+    config = dicerl.preset("debug", variant, **{
+        "env__id": "CartPole-v1", "frames": 40, "run_dir": str(tmp_path / "run"), "tensorboard": False, "evaluation__every": 0})
+    run = dicerl.train(config, quiet=True).directory
+    found = result(run, "--episodes", 3, "--video", tmp_path / "film.mp4")
+    names = FAMILIES[variant]
+    assert list(found) == [*KEYS[:-2], *[name for name in names if name not in KEYS], *KEYS[-2:]]
+    assert all(len(found[name]) == 3 and None not in found[name] for name in names)
+    about = json.loads((tmp_path / "film.json").read_text())
+    assert all(about[name[:-1]] == pytest.approx(found[name][0], abs=1e-4) for name in names)
+    if "inv_temperatures" not in names:
+        assert found["inv_temperatures"] == [None] * 3
+        code, _, err = call(run, "--inv-temperature", 3)
+        assert code == 2
+        assert f"this agent's family is {variant}" in err
 
 
 def test_checkpoints_by_name(cartpole, tmp_path):
@@ -353,11 +375,11 @@ def replay_gym(env_id, about):
 def returns_shown(decoded, about, names, per_step):
     """Which of the returns the episode went through is drawn in each picture's strip, found by drawing them all."""
     height = decoded.shape[1]
-    strip = video.Strip(height, names)
+    strip = video.Strip(height, names, {})
     numbers = slice(0, int(40 * strip.unit)), slice(0, int(60 * strip.unit))  # where the return stands
     candidates = sorted({0.0, *np.cumsum(about["rewards"]).tolist()})
     blank = np.zeros(len(names))
-    drawn = np.stack([strip.draw(c, 0.0, "", blank, None)[numbers] for c in candidates]).astype(np.int16)
+    drawn = np.stack([strip.draw(c, 0.0, blank, None)[numbers] for c in candidates]).astype(np.int16)
     shown = decoded[:, :, -strip.width:][:, numbers[0], numbers[1]]
     nearest = np.abs(shown[:, None] - drawn[None]).mean((2, 3, 4)).argmin(1)
     expected = [0.0] + [total for total, count in zip(np.cumsum(about["rewards"]), per_step, strict=True) for _ in range(count)]
@@ -551,19 +573,27 @@ def test_a_video_that_could_not_be_written_is_no_video(own, tmp_path, monkeypatc
 @given(actions=st.integers(1, 300), height=st.sampled_from([200, 210, 400, 1080]), data=st.data(),
        value=st.floats(), total=st.floats(allow_nan=False, allow_infinity=False))
 def test_a_strip_can_be_drawn_of_anything(actions, height, data, value, total):
-    strip = video.Strip(height, [f"action {i}" for i in range(actions)])
+    strip = video.Strip(height, [f"action {i}" for i in range(actions)], {"inv_temperature": 12.34})
     action = data.draw(st.none() | st.integers(0, actions - 1))
     probabilities = np.full(actions, 1 / actions)
-    picture = strip.draw(total, value, "12.34", probabilities, action)
+    picture = strip.draw(total, value, probabilities, action)
     assert picture.shape == (height, strip.width, 3)
     assert strip.width % 2 == 0
     orange = (np.abs(picture.astype(int) - video.CHOSEN).sum(2) < 10).any()
     assert orange == (action is not None)
 
 
+@pytest.mark.parametrize(("behaviour", "words"), [
+    ({}, ("1/tau", "greedy")), ({"inv_temperature": 24.306}, ("1/tau", "24.31")), ({"epsilon": 0.0512}, ("epsilon", "0.051")),
+    ({"inv_temperature_low": 2.0, "inv_temperature_high": 41.26, "weight_low": 0.35}, ("1/tau, weight", "2.0, 0.35\n41.3, 0.65"))])
+def test_the_temperature_in_words(behaviour, words):
+    assert video.caption(behaviour) == words
+    video.Strip(210, ["left", "right"], behaviour).draw(1.0, 2.0, np.ones(2) / 2, 0)
+
+
 def test_a_bar_is_as_long_as_its_probability():
-    strip = video.Strip(420, ["a", "b", "c"])
-    picture = strip.draw(0.0, 0.0, "1", np.array([0.5, 0.25, 0.25]), 1)
+    strip = video.Strip(420, ["a", "b", "c"], {})
+    picture = strip.draw(0.0, 0.0, np.array([0.5, 0.25, 0.25]), 1)
     lengths = [int((np.abs(picture.astype(int) - colour).sum(2) < 10).sum(1).max()) for colour in (video.OTHER, video.CHOSEN)]
     assert lengths[0] == pytest.approx(2 * lengths[1], abs=2)
 
