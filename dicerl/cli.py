@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from dicerl import __version__
+from dicerl import __version__, evaluate
 from dicerl.config import Config, override, validate
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.options import HIDDEN as HIDDEN
@@ -65,6 +65,7 @@ def build_parser() -> Parser:
     bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
     bench.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
+    evaluate.add_parser(commands)
     scores.add_parser(commands)
     suite.add_parser(commands)
     report.add_parser(commands)
@@ -167,5 +168,5 @@ def _variants(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "variants": _variants, "bench": _bench, "scores": scores.run, "suite": suite.run,
-            "report": report.run, "dashboard": dashboard.run}
+COMMANDS = {"train": _train, "resume": _resume, "evaluate": evaluate.run, "variants": _variants, "bench": _bench, "scores": scores.run,
+            "suite": suite.run, "report": report.run, "dashboard": dashboard.run}

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import Any
 
+import rich.progress as columns
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
@@ -89,3 +90,29 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+class Bar:
+    """So many of so many, with a word about it: a bar on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, title: str, total: int, quiet: bool = False) -> None:
+        self._console = Console(stderr=True)
+        self._title, self._total, self._quiet = title, total, quiet
+        self._said = time.monotonic()
+        self._bar = columns.Progress(
+            columns.TextColumn("{task.description}"), columns.BarColumn(), columns.MofNCompleteColumn(), columns.TextColumn("{task.fields[word]}"),
+            columns.TimeElapsedColumn(), console=self._console, transient=True, disable=quiet or not self._console.is_terminal)
+        self._task = self._bar.add_task(title, total=total, word="")
+
+    def update(self, done: int, word: str) -> None:
+        self._bar.update(self._task, completed=done, word=word)
+        if not self._quiet and self._bar.disable and time.monotonic() - self._said > 10.0:
+            self._said = time.monotonic()
+            self._console.print(f"{self._title}: {done} of {self._total}, {word}", highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

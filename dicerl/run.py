@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from dicerl import __version__, checkpoint
 from dicerl.config import Config, from_dict, validate
-from dicerl.errors import DicerlError
+from dicerl.errors import ConfigError, DicerlError
 
 
 class Run:
@@ -75,6 +75,20 @@ class Run:
 
     def newest_checkpoint(self, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
         return checkpoint.newest(self.directory, say)
+
+    def checkpoint(self, which: str = "newest", say: Any = lambda line: None) -> Path:
+        """``newest`` whole one, ``best`` (the first after the best evaluation), or the one with that number of updates."""
+        newest, state = self.newest_checkpoint(say)
+        if which == "newest":
+            return newest
+        if which == "best":
+            if state["best_checkpoint"] is None:
+                raise ConfigError("checkpoint", which, f"{self.directory} had no evaluation yet; it can be newest or a number")
+            which = str(state["best_checkpoint"])
+        there = {path.name: path for path in checkpoint.checkpoints_of(self.directory)}
+        if which not in there:
+            raise ConfigError("checkpoint", which, f"{self.directory} has {', '.join(there)}; it can be best, newest or one of these")
+        return there[which]
 
 
 def hold(path: Path) -> IO[str] | None:

@@ -56,15 +56,18 @@ class AtariEnv:
         )
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        # ale-py gives environment i the seed + i and keeps 32 bits of it.
-        observation, _ = self._env.reset(seed=None if seed is None else int(seed % (2**31 - self.num_envs)))
+        observation, self._info = self._env.reset(seed=None if seed is None else self.first_seed(seed))
         return observation
+
+    def first_seed(self, seed: int) -> int:
+        """Environment 0's own seed. ale-py gives environment i that + i and keeps 32 bits of it."""
+        return int(seed % (2**31 - self.num_envs))
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         # ale-py waits forever for an action it does not know.
         if actions.shape != (self.num_envs,) or actions.min() < 0 or actions.max() >= self.spec.num_actions:
             raise DicerlError(f"{self.spec.name} takes {self.num_envs} actions from 0 to {self.spec.num_actions - 1}; got {actions}")
-        observation, reward, terminated, truncated, _ = self._env.step(actions)
+        observation, reward, terminated, truncated, self._info = self._env.step(actions)
         return observation, reward.astype(np.float32), terminated, truncated
 
     def close(self) -> None:

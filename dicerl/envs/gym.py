@@ -20,8 +20,8 @@ SUPPORTED = (
 )
 
 
-def maker(env_id: str) -> Callable[[], gymnasium.Env]:
-    """A callable that makes one environment; ids may name the module that registers them: ``module:MyEnv-v0``."""
+def maker(env_id: str) -> Callable[..., gymnasium.Env]:
+    """A callable that makes one environment (it takes render_mode too); ids may name the module that registers them: ``module:MyEnv-v0``."""
     module, _, name = env_id.rpartition(":")
     if module:
         try:
@@ -39,7 +39,7 @@ def maker(env_id: str) -> Callable[[], gymnasium.Env]:
         hint = nearest(name, ids) if re.search(r"/|-v\d+$", name) and not name.startswith("ALE/") else nearest(game, ATARI_57)
         hint = hint or nearest(game, ATARI_57) or nearest(name, ids)
         raise ConfigError("env.id", env_id, f"no Atari game and no registered Gymnasium environment has that name{hint}")
-    return lambda: gymnasium.make(name, disable_env_checker=True)
+    return functools.partial(gymnasium.make, name, disable_env_checker=True)
 
 
 @functools.cache
@@ -82,12 +82,16 @@ class GymEnv:
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        seeds = [None] * self.num_envs if seed is None else np.random.SeedSequence(seed).generate_state(self.num_envs)
+        seeds = [None] * self.num_envs if seed is None else self.seeds(seed)
         self._ended[:] = False
         out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
         for i, env in enumerate(self._envs):
-            out[i] = self._call("reset", i, lambda e=env, s=seeds[i]: e.reset(seed=None if s is None else int(s) % 2**31))[0]
+            out[i] = self._call("reset", i, lambda e=env, s=seeds[i]: e.reset(seed=s))[0]
         return out
+
+    def seeds(self, seed: int) -> list[int]:
+        """Each environment's own."""
+        return [int(s) % 2**31 for s in np.random.SeedSequence(seed).generate_state(self.num_envs)]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         n = self.num_envs

@@ -1,0 +1,152 @@
+"""Environments whose first episode of environment 0 can be filmed: its pictures, at the speed the game has for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import gymnasium
+import numpy as np
+
+from dicerl.config import EnvConfig
+from dicerl.envs.atari import AtariEnv
+from dicerl.envs.base import VectorEnv
+from dicerl.envs.gym import GymEnv
+from dicerl.errors import DicerlError
+
+EMULATOR_FPS = 60.0
+# Where an environment names no render_fps: MinAtar's own display shows each step for 50 ms.
+DEFAULT_FPS = 20.0
+MINATAR_ACTIONS = {"n": "noop", "l": "left", "u": "up", "r": "right", "d": "down", "f": "fire"}
+
+
+class FilmedEnv(VectorEnv, Protocol):
+    fps: float  # pictures per second of the natural speed
+    action_names: list[str]
+    start: dict[str, int]  # what environment 0 started from: with this and its actions the episode can be played again
+
+    def pictures(self) -> list[np.ndarray]:
+        """RGB uint8 [H, W, 3] of environment 0 since the last call: the first one after a reset, then those of each step."""
+        ...
+
+
+class FilmedAtari(AtariEnv):
+    """ale-py's vector environment shows no screens, so a second emulator repeats environment 0: same seed, same no-ops, same actions.
+
+    It gives every frame of the emulator, also those that action repeat hides from the agent. Sticky actions come from the emulator's
+    own seeded stream, so it repeats those too. That it never leaves the game is checked with each step.
+    """
+
+    fps = EMULATOR_FPS
+
+    def __init__(self, game: str, config: EnvConfig, num_envs: int, num_threads: int = 0) -> None:
+        from ale_py import ALEInterface, LoggerMode, roms
+
+        super().__init__(game, config, num_envs, num_threads)
+        ALEInterface.setLoggerMode(LoggerMode.Error)
+        self._rom = roms.get_rom_path(game)
+        self._ale = ALEInterface()
+        self._ale.setFloat("repeat_action_probability", config.sticky_actions)
+        self._ale.loadROM(self._rom)
+        self._actions = self._ale.getLegalActionSet() if config.full_action_space else self._ale.getMinimalActionSet()
+        self.action_names = [_spaced(action.name) for action in self._actions]
+        self._pictures: list[np.ndarray] = []
+        self._filming = False
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        if seed is None:
+            raise ValueError("a filmed game needs a seed: the second emulator starts from it")
+        observation = super().reset(seed)
+        self.start = {"seed": self.first_seed(seed), "noops": int(self._info["episode_frame_number"][0])}
+        self._ale.setInt("random_seed", self.start["seed"])
+        self._ale.loadROM(self._rom)  # a seed counts from here on
+        self._ale.reset_game()
+        for _ in range(self.start["noops"]):
+            self._ale.act(0)
+        self._pictures, self._filming = [self._ale.getScreenRGB()], True
+        return observation
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        observation, reward, terminated, truncated = super().step(actions)
+        if self._filming:
+            gained = 0
+            for _ in range(int(self._info["episode_frame_number"][0]) - self._ale.getEpisodeFrameNumber()):
+                gained += self._ale.act(self._actions[actions[0]])
+                self._pictures.append(self._ale.getScreenRGB())
+            here, there = (gained, self._ale.lives()), (int(reward[0]), int(self._info["lives"][0]))
+            if here != there:
+                raise DicerlError(f"the film of {self.spec.name} has left the game: (reward, lives) {here} instead of {there}; this is a bug")
+            self._filming = not (terminated[0] or truncated[0])
+        return observation, reward, terminated, truncated
+
+    def pictures(self) -> list[np.ndarray]:
+        taken, self._pictures = self._pictures, []
+        return taken
+
+
+class FilmedGym(GymEnv):
+    """Environment 0 is made with render_mode="rgb_array"; a step is one picture."""
+
+    def __init__(self, make: Callable[..., gymnasium.Env], num_envs: int, name: str) -> None:
+        super().__init__(make, num_envs, name)
+        first = self._envs[0]
+        if first.render_mode != "rgb_array":
+            modes = list(first.metadata.get("render_modes") or [])
+            if "rgb_array" not in modes:
+                raise DicerlError(f"{name} cannot be filmed: its render modes are {modes}; a video needs rgb_array")
+            try:
+                self._envs[0] = make(render_mode="rgb_array")
+            except Exception as error:
+                raise DicerlError(f"{name} cannot be filmed: with render_mode='rgb_array' it raised {type(error).__name__}: {error}") from error
+            first.close()
+        self.fps = float(first.metadata.get("render_fps") or DEFAULT_FPS)
+        self.action_names = _action_names(first, self.spec.num_actions, self.spec.first_action)
+        self._pictures: list[np.ndarray] = []
+        self._filming = False
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        observation = super().reset(seed)
+        self.start = {} if seed is None else {"seed": self.seeds(seed)[0]}
+        self._pictures, self._filming = [self._picture()], True
+        return observation
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        result = super().step(actions)
+        if self._filming:
+            self._pictures.append(self._picture())
+            self._filming = not self._ended[0]
+        return result
+
+    def _picture(self) -> np.ndarray:
+        try:
+            picture = np.asarray(self._envs[0].render())
+        except Exception as error:
+            raise DicerlError(f"{self.spec.name} cannot be filmed: render raised {type(error).__name__}: {error}") from error
+        if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
+            raise DicerlError(f"{self.spec.name} cannot be filmed: render gave shape {picture.shape}; it must be (height, width, 3)")
+        if np.issubdtype(picture.dtype, np.floating):  # MinAtar's colours are 0 to 1
+            picture = np.round(255 * np.clip(picture, 0, 1))
+        return picture.astype(np.uint8)
+
+    def pictures(self) -> list[np.ndarray]:
+        taken, self._pictures = self._pictures, []
+        return taken
+
+
+def _spaced(name: str) -> str:
+    """'UPRIGHTFIRE' -> 'up right fire'"""
+    for word in ("UP", "DOWN", "LEFT", "RIGHT", "FIRE"):
+        name = name.replace(word, f" {word.lower()} ")
+    return " ".join(name.lower().split())
+
+
+def _action_names(env: gymnasium.Env, count: int, start: int) -> list[str]:
+    """The environment's own words where it has some, else numbers."""
+    own = env.unwrapped
+    if hasattr(own, "get_action_meanings"):
+        names = [str(name).lower() for name in own.get_action_meanings()]
+    elif type(own).__module__ == "minatar.gym":
+        names = [MINATAR_ACTIONS[own.game.env.action_map[action]] for action in own.action_set]
+    else:
+        names = []
+    return names if len(names) == count else [str(start + i) for i in range(count)]
