@@ -109,7 +109,7 @@ def _cell(runs: list[SuiteRun]) -> str:
 def result_table(found: dict[str, Any]) -> Table:
     """Variants down: IQM, mean, median with 95 % intervals, probability of improvement."""
     unit = "HNS, %" if found["unit"] == "hns" else "evaluation return"
-    table = Table(title=f"{unit}, with 95 % stratified bootstrap intervals", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=f"{unit}, with 95 % stratified bootstrap intervals", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("Variant", "Runs", "IQM", "Mean", "Median"):
         table.add_column(name)
     if found["against"]:
