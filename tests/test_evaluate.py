@@ -85,7 +85,7 @@ def test_the_first_episode_of_each_environment_counts_once():
     config = dicerl.preset("debug", env__id="dicerl.envs.toy:Counting-v0")
     env = make_vector_env(config, 6)
     seen = []
-    returns, ended = play(config, Network(config.network, env.spec), env, np.ones((6, 1), np.float32), np.zeros(6, bool), np.random.default_rng(3),
+    returns, ended = play(config, Network(config, env.spec), env, np.ones((6, 1), np.float32), np.zeros(6, bool), np.random.default_rng(3),
                           lambda step: seen.append((step.number, step.reward.copy(), step.returns.copy(), step.alive.copy())))
     expected = []
     for seed in GymEnv.seeds(env, int(np.random.default_rng(3).integers(2**31))):
@@ -111,7 +111,7 @@ def test_a_watcher_sees_what_the_network_says(changes):
     config = dicerl.preset("debug", env__id="CartPole-v1", evaluation__max_steps=12, env__reward_shape="none", **changes)
     spec = env_spec(config)
     torch.manual_seed(0)
-    network = Network(config.network, spec)
+    network = Network(config, spec)
     network.advantage_scale.fill_(0.25)
     scale = 0.25 if config.behaviour.scale == "normalised" else 1.0
     inv, greedy = np.array([0.0, 2.0, 40.0, 0.0], np.float32), np.array([False, False, False, True])
@@ -146,7 +146,7 @@ def test_actions_are_drawn_at_the_temperature():
     config = dicerl.preset("debug", env__id="dicerl.envs.toy:TMaze-v0")
     env, steps = make_vector_env(config, 64), []
     inv = np.repeat(np.array([0.0, 1e6], np.float32), 32)
-    play(config, Network(config.network, env.spec), env, inv[:, None], np.zeros(64, bool), np.random.default_rng(0), steps.append)
+    play(config, Network(config, env.spec), env, inv[:, None], np.zeros(64, bool), np.random.default_rng(0), steps.append)
     best = np.stack([s.action == s.log_pi.argmax(1) for s in steps])
     assert 0.4 < np.stack([s.action for s in steps])[:, :32].mean() < 0.6
     assert best[:, 32:].all()
@@ -154,7 +154,7 @@ def test_actions_are_drawn_at_the_temperature():
 
 def test_the_evaluator_of_a_run_plays_both_halves_and_beats():
     config = dicerl.preset("debug", env__id="CartPole-v1", evaluation__episodes=3, evaluation__max_steps=250)
-    evaluator, beats = Evaluator(config, Network(config.network, env_spec(config))), []
+    evaluator, beats = Evaluator(config, Network(config, env_spec(config))), []
     with torch.no_grad():
         evaluator.network.advantage_head.weight.zero_()
         evaluator.network.advantage_head.bias.copy_(torch.tensor([1.0, 0.0]))  # greedy: always left, 8 to 10 steps
@@ -335,9 +335,14 @@ def decode(path):
     return meta, np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]).astype(np.int16)
 
 
-def difference(decoded, drawn):
-    """Mean absolute difference of each picture; the codec halves the colours' resolution, so it is small but not 0.    [frames]"""
-    return np.abs(decoded - np.asarray(drawn, np.int16)).mean((1, 2, 3))
+def difference(decoded, drawn, side=6):
+    """Of each picture, the largest mean difference in brightness of a 6x6 block: the codec's is below 7, a paddle elsewhere makes 40.    [frames]"""
+    def blocks(one, other):
+        error = np.abs((one.astype(np.float32) - other.astype(np.float32)) @ np.array([0.299, 0.587, 0.114], np.float32))
+        height, width = error.shape[0] // side, error.shape[1] // side
+        return error[: height * side, : width * side].reshape(height, side, width, side).mean((1, 3)).max()
+
+    return np.array([blocks(one, other) for one, other in zip(decoded, drawn, strict=True)])
 
 
 def replay_atari(game, about, sticky=0.0):
@@ -389,8 +394,8 @@ def returns_shown(decoded, about, names, per_step):
 def test_an_atari_video_is_the_agents_episode(atari, result, tmp_path):
     game, film = atari.name, tmp_path / "new" / "film.mp4"
     # Breakout's five balls are soon lost: a whole episode.
-    protocol, limit = ("paper", []) if game == "breakout" else ("sticky", ["--max-steps", 120])
-    found = result(atari, "--episodes", 2, "--protocol", protocol, "--inv-temperature", 0, "--seed", 1, "--video", film, *limit)
+    protocol, limit = ("paper", []) if game == "breakout" else ("sticky", ["--max-steps", 90])
+    found = result(atari, "--episodes", 2, "--protocol", protocol, "--inv-temperature", 0, "--seed", 3, "--video", film, *limit)
     about = json.loads(film.with_suffix(".json").read_text())
     pictures, rewards = replay_atari(game, about, 0.25 if protocol == "sticky" else 0.0)
     assert about["rewards"] == rewards
@@ -402,12 +407,9 @@ def test_an_atari_video_is_the_agents_episode(atari, result, tmp_path):
     assert meta["size"] == (320, 210)
     assert len(decoded) == len(pictures) == about["frames"]
     game_picture = decoded[:, :, :160]
-    assert difference(game_picture, pictures).max() < 2.5
-    # The measure is sharp enough: pictures some steps away do not pass for these.
-    now, later, shown_now = pictures[:-20:20], pictures[20::20], game_picture[:-20:20]
-    moved = difference(now.astype(np.int16), later) > 0.2
-    assert moved.sum() > 5
-    assert (difference(shown_now, later) > difference(shown_now, now))[moved].all()
+    assert difference(game_picture, pictures).max() < 12
+    # The measure is sharp enough: most pictures of the next step do not pass for these.
+    assert (difference(game_picture[:-4:8], pictures[4::8]) > 12).mean() > 0.5
     per_step = [4] * (about["steps"] - 1)
     shown, expected = returns_shown(decoded, about, make_names(game), [*per_step, len(pictures) - 1 - sum(per_step)])
     assert shown == expected
@@ -435,7 +437,8 @@ def test_a_gymnasium_video_is_the_agents_episode(request, result, run, fps, scal
     assert len(decoded) == about["frames"] == about["steps"] + 1
     height, width = pictures.shape[1:3]
     assert decoded.shape[1] == height
-    assert difference(decoded[:, :, :width], pictures).max() < 2.5
+    assert difference(decoded[:, :, :width], pictures).max() < 12
+    assert difference(decoded[:-1, :, :width], pictures[1:]).max() > 12
     names = make_filmed_env(dicerl.preset("debug", env__id=found["env"]), 1).action_names
     shown, expected = returns_shown(decoded, about, names, [1] * about["steps"])
     assert shown == expected
