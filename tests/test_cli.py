@@ -18,13 +18,15 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import dicerl
 from dicerl import checkpoint, cli, learner
+from dicerl.bench import throughput
 from dicerl.config import Config, fields_of, get
-from dicerl.envs import EnvSpec
+from dicerl.envs import EnvSpec, env_spec
 from dicerl.evaluator import Evaluator
 from dicerl.metrics import read_lines
 from dicerl.networks import Network
 from dicerl.presets import VARIANTS
 from dicerl.run import Run
+from dicerl.runtime.setup import plan
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
 TINY = ("--preset", "debug", "--frames", "600", "--checkpoint.every", "200", "--evaluation.every", "300", "--evaluation.max-steps", "20",
@@ -634,6 +636,17 @@ def test_bench_json(call, tmp_path):
     assert result["env"] == "CartPole-v1"
     assert min(v for k, v in result.items() if k.endswith("_per_s")) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("replay", "uses"), [(0.0, 2), (0.5, 4)])
+def test_the_limit_counts_every_training_of_a_step(replay, uses):
+    """Each step is trained ``reuse`` times as a new one; with half of each batch replayed, as often again beside another new one."""
+    config = dicerl.preset("debug", **{"env.id": "CartPole-v1", "collector.replay": replay, "network.lstm": 0})
+    spec = env_spec(config)
+    machine = plan(config, spec)
+    told = throughput.stages(config, spec, machine, 0.05, lambda line: None)
+    cost = 1 / told["env_steps_per_s"] + 1 / told["inference_steps_per_s"] + uses / told["train_steps_per_s"]
+    assert told["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
 
 
 # --- the paper's table (dice.tex, "Hyperparameters for Atari Experiments")

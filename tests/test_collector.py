@@ -4,6 +4,7 @@ import pickle
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dicerl.api import describe
 from dicerl.collector import Collector, build, default_capacity
 from dicerl.envs.base import EnvSpec
+from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.presets import preset
-from dicerl.runtime.setup import plan
+from dicerl.run import Run
+from dicerl.runtime.setup import amount, plan
 from dicerl.sequence import Store, allocate, schema, window_bytes, window_length
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -387,6 +391,8 @@ def test_memory_for_replay_is_stated_before_the_run(capacity):
     assert machine.capacity == (capacity or 4 + 4) + 100 + 4
     store = Store(schema(config, SPEC), window_length(config), machine.capacity)
     assert sum(a.nbytes for a in store.arrays.values()) == machine.store_bytes
+    said = "\n".join(describe(config, SPEC, machine, Network(config, SPEC), Run(Path("run"), config)))
+    assert f"collector {machine.capacity} slots of {amount(machine.slot_bytes)}: {amount(machine.store_bytes)}" in said
     assert plan(config.replace(**{"collector.replay": 0.0}), SPEC).capacity == (capacity or 8)
     collector = build(config, machine.capacity)
     assert (collector.replayed, collector.replay_capacity, collector.num_free) == (2, 100, machine.capacity)

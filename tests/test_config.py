@@ -255,8 +255,7 @@ def test_variants(name):
         config = preset(name, variant)
         changed[variant] = {n for n in FIELDS if get(config, n) != get(dice, n)} - {"variant"}
     assert changed["dice"] == set()
-    fixed = name in ("impala", "laser")  # presets that are variants at the paper's scale: tau = 1 already
-    assert changed["baseline"] - {"behaviour.scale"} == (set() if fixed else {"behaviour.source"})
+    assert changed["baseline"] - {"behaviour.scale"} == {"behaviour.source"}
     baseline = preset(name, "baseline").behaviour
     assert (baseline.source, baseline.inv_temperature, baseline.scale) == ("fixed", 1.0, "raw")  # tau = 1 as the paper means it
     assert changed["random"] == {"behaviour.source"}
@@ -286,13 +285,12 @@ def test_every_variant_is_in_a_table_of_these_tests():
 
 
 def test_impala_is_v_trace_alone_at_tau_1_with_a_little_entropy():
-    """And by name at the paper's scale, as a preset."""
-    for config in (preset("impala"), preset("paper", "impala")):
-        assert (config.loss.q, config.loss.entropy, config.behaviour.source, config.behaviour.inv_temperature) == (0.0, 0.01, "fixed", 1.0)
-        assert (config.loss.rho_bar, config.loss.c_bar, config.collector.replay) == (1.0, 1.0, 0.0)
-        assert (config.frames, config.sequence.batch) == (200_000_000, 64)
-    for name in ("impala", "laser"):
-        assert preset(name).replace(preset="paper", variant=name) == preset("paper", name)
+    config = preset("paper", "impala")
+    assert (config.loss.q, config.loss.entropy, config.behaviour.source, config.behaviour.inv_temperature) == (0.0, 0.01, "fixed", 1.0)
+    assert (config.loss.rho_bar, config.loss.c_bar, config.collector.replay) == (1.0, 1.0, 0.0)
+    assert (config.frames, config.sequence.batch) == (200_000_000, 64)
+    for name in ("impala", "laser"):  # by name as a preset: at the paper's scale
+        assert preset(name) == preset("paper", name)
 
 
 def test_characteristics_are_those_of_the_paper_s_tables():

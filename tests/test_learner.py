@@ -33,6 +33,11 @@ def test_the_paper_s_run_has_19532_updates():
     assert total_updates(preset("paper", frames=1), action_repeat=4) == 1
 
 
+def test_with_replay_a_run_has_more_updates_for_the_same_frames():
+    """Half of each batch is new: each step is still trained ``reuse`` times as a new one."""
+    assert total_updates(preset("paper", "laser"), action_repeat=4) == math.ceil(50_000_000 * 2 / (32 * 80))
+
+
 def rates(total, **changes):
     config = preset("paper", **{"optimizer.learning_rate": 8.0, "optimizer.weight_decay": 2.0, **changes})
     return np.array([schedule(config, u, total) for u in range(total + 3)])

@@ -1,6 +1,6 @@
 """Throughput of each stage on one thread, the limit they set, and the whole beside it.
 
-    limit = cores / (1/env + 1/infer + reuse * (1/train + burn_in/T * 1/burn_in_forward))
+    limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),    uses = reuse * batch / (batch - replayed)
 
 Every rate is in agent steps per second. A feed-forward network has no burn-in to pay for.
 """
@@ -84,7 +84,8 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
         result["burn_in_steps_per_s"] = float("inf")
     say("training alone …")
     result["train_steps_per_s"] = rate(lambda: learner.update(batch), length * size, seconds)
-    cost = 1 / result["env_steps_per_s"] + 1 / result["inference_steps_per_s"] + config.sequence.reuse * (
+    uses = config.sequence.reuse * size / (size - config.replayed)
+    cost = 1 / result["env_steps_per_s"] + 1 / result["inference_steps_per_s"] + uses * (
         1 / result["train_steps_per_s"] + burn_in / length / result["burn_in_steps_per_s"])
     result["limit_steps_per_s"] = machine.cores / cost
     if not burn_in:
