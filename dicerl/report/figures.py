@@ -132,9 +132,9 @@ def evaluation(all_groups: list[Group]) -> Figure | None:
         if not best:
             continue
         best[-1] |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7}}
-        errors = [e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated]
-        if len(best) == 1 and len(errors[0]) == len(best[0]["x"]):  # one seed: the error of its own mean
-            best[0]["error_y"] = {"type": "data", "array": plain(errors[0]), "thickness": 1, "width": 3}
+        errors = np.concatenate([e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated])
+        if len(best) == 1 and len(errors) == len(best[0]["x"]):  # one seed: the error of its own mean
+            best[0]["error_y"] = {"type": "data", "array": plain(errors), "thickness": 1, "width": 3}
         for trace in greedy:
             trace |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7, "symbol": "circle-open"}, "showlegend": False}
         for trace in training:
