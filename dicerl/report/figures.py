@@ -40,7 +40,7 @@ def frames_axis(last: float | None = None) -> dict[str, Any]:
 def figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any) -> Figure:
     named = [trace for trace in data if trace.get("showlegend", True)]
     return {"data": data, "layout": {
-        "xaxis": x, "yaxis": y, "showlegend": len(named) > 1, "hovermode": "x unified", "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "xaxis": x, "yaxis": y, "showlegend": len(named) > 1, "hovermode": "x unified", "margin": {"l": 8, "r": 16, "t": 8, "b": 8},
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}, "uirevision": "kept", **layout,
     }}
 
@@ -183,9 +183,11 @@ def stages(all_groups: list[Group]) -> Figure | None:
             data.append({"type": "bar", "orientation": "h", "name": what, "y": [bar for bar, *_ in own], "x": plain([share for _, share, _ in own]),
                          "customdata": plain([speed for *_, speed in own]), "marker": {"color": PALETTE[i % len(PALETTE)]},
                          "hovertemplate": f"{what}: %{{x:.1%}} of the time, %{{customdata:,.0f}} frames/s while at it<extra>%{{y}}</extra>"})
-    x = axis("share of the time", tickformat=".0%", range=[0, 1])
+    x = axis("share of the time", tickformat=".0%", range=[0, 1.02])
     y = axis("", type="category", categoryorder="array", categoryarray=bars)
-    return figure(data, x, y, barmode="stack", hovermode="closest") if data else None
+    drawn = figure(data, x, y, barmode="stack", hovermode="closest")
+    drawn["layout"]["legend"]["traceorder"] = "normal"
+    return drawn if data else None
 
 
 def _late_mean(group: Group, name: str) -> float:
