@@ -14,7 +14,7 @@ from dicerl.core.bandit import BanditVote
 from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
 from dicerl.run import in_use
 
-MAP_LIMIT = 150  # columns of a temperature map: as many at least, twice as many at most
+MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
 
 PARAMETERS = tuple(dict.fromkeys(name for names in family.PARAMETERS.values() for name in names))  # what an episode may draw
 EPISODE = ("frames", "return", "length", *PARAMETERS)
