@@ -23,7 +23,7 @@ from runs import append, line, make_run
 
 from dicerl import cli
 from dicerl.core.bandit import x_from_inv_temperature
-from dicerl.report import data, figures
+from dicerl.report import data, figures, maps
 from dicerl.report.compare import PALETTE, colour, groups
 from dicerl.report.dashboard import is_loopback, make_server
 from dicerl.report.data import RunData, find_runs
@@ -31,6 +31,7 @@ from dicerl.report.jsonl import LIMIT, Thinned, parse_lines
 from dicerl.report.report import EMBEDDED, write_report
 from dicerl.report.sections import payload, sections
 from dicerl.run import Run, in_use, software
+from dicerl.scores import SYSTEMS, hns
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 KINDS = ("train", "episode", "evaluation", "event", "other")
@@ -242,9 +243,9 @@ def test_every_figure_of_a_real_run_is_one_plotly_accepts(trained):
         assert layout["yaxis"]["title"]["text"] or layout["yaxis"]["type"] == "category", card["id"]
         assert any(len(trace["x"]) for trace in card["figure"]["data"]), card["id"]
     env = "dicerl.envs.toy:Catch-v0"
-    maps = {f"{kind}/dice-0/inv_temperature" for kind in ("values", "visits", "bandits", "votes")}
-    assert maps | {f"return/{env}", f"evaluation/{env}", "entropy", "favoured", "loss_value", "loss_q", "loss_policy", "gradient_norm",
-                   "policy_lag", "ratio", "clipped", "throughput"} <= set(cards)
+    of_temperatures = {f"{kind}/dice-0/inv_temperature" for kind in ("values", "visits", "bandits", "votes")}
+    assert of_temperatures | {f"return/{env}", f"evaluation/{env}", "entropy", "favoured", "loss_value", "loss_q", "loss_policy", "gradient_norm",
+                   "policy_lag", "ratio", "clipped", "throughput", "stages"} <= set(cards)
     assert not any("/baseline-" in id_ for id_ in cards)  # its temperature is fixed: there is no map to show
     assert any("Learner waits" in note for s in content["sections"] for note in s["missing"])  # serial: nothing measured it
     json.dumps(content, allow_nan=False)
@@ -305,23 +306,34 @@ def test_temperature_map(tmp_path):
         append(directory, line("train", 100 * i, favoured_inv_temperature=9.0, tile_values=[0.0, 1.0 * i, 2.0 * i], tile_visits=[0, 60 * i, 20 * i]),
                line("episode", 100 * i, **{"return": 1.0, "inv_temperature": 9.0}))
     run = opened(directory)
-    heat, chosen, favoured = figures.value_map(run, "inv_temperature")["data"]
+    heat, chosen, favoured = maps.value_map(run, "inv_temperature")["data"]
     assert heat["x"] == [100.0, 200.0, 300.0]
     assert heat["z"] == [[None, None, None], [1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
     top = float(x_from_inv_temperature(50.0))
     assert np.allclose(heat["y"], [top / 6, top / 2, 5 * top / 6], atol=1e-4)
     assert np.allclose(chosen["y"], np.log(10), atol=1e-4)
     assert np.allclose(favoured["y"], np.log(10), atol=1e-4)
-    assert figures.visits_map(run, "inv_temperature")["data"][0]["z"] == [[0.0] * 3, [75.0] * 3, [25.0] * 3]
+    assert maps.visits_map(run, "inv_temperature")["data"][0]["z"] == [[0.0] * 3, [75.0] * 3, [25.0] * 3]
 
 
 def test_visits_look_back_at_the_latest_episodes(tmp_path):
     directory = make_run(tmp_path / "run")
     for i, visits in enumerate(([40, 0], [50, 0], [50, 49], [50, 51], [50, 80])):
         append(directory, line("train", i, tile_values=[1.0, 1.0], tile_visits=visits))
-    first, second = figures.visits_map(opened(directory), "inv_temperature")["data"][0]["z"]
+    first, second = maps.visits_map(opened(directory), "inv_temperature")["data"][0]["z"]
     assert first == pytest.approx([100, 100, 100 * 10 / 59, 0, 0], abs=0.01)  # 59 episodes since the first column, 51 and 80 since the second
     assert second == pytest.approx([0, 0, 100 * 49 / 59, 100, 100], abs=0.01)
+
+
+def test_time_by_stage(tmp_path):
+    """Means of the second half; a stage that takes a quarter of the time at 100 frames/s could do 400."""
+    directory = make_run(tmp_path / "run")
+    append(directory, line("train", 10, actor_inference=1.0, frames_per_s=1.0),
+           *(line("train", f, actor_inference=0.25, learner_training=0.5, learner_starved=0.0, frames_per_s=100.0) for f in (60, 100)))
+    bars = {trace["name"]: trace for trace in figures.stages(groups([opened(directory)]))["data"]}
+    assert set(bars) == {"inference", "training", "starved"}
+    assert (bars["inference"]["x"], bars["inference"]["customdata"], bars["inference"]["y"]) == ([0.25], [400.0], ["dice, actor"])
+    assert (bars["training"]["x"], bars["training"]["y"]) == ([0.5], ["dice, learner"])
 
 
 def test_families_with_other_parameters(tmp_path):
@@ -346,10 +358,10 @@ def test_each_bandit_of_the_newest_checkpoint(trained):
     run = opened(trained / "dice-0")
     saved = run.checkpoint()["temperatures"]["votes"][0][0]["bandits"]
     vote = run.votes()["inv_temperature"]
-    drawn = figures.bandit_votes(run, "inv_temperature", vote)["data"][0]
+    drawn = maps.bandit_votes(run, "inv_temperature", vote)["data"][0]
     assert len(drawn["z"]) == len(saved) == 7
     assert all(f"{b['mode']}, ±{b['width']}, {b['learning_rate']:g}" in name for b, name in zip(saved, drawn["y"], strict=True))
-    lines = figures.bandit_values(run, "inv_temperature", vote)["data"]
+    lines = maps.bandit_values(run, "inv_temperature", vote)["data"]
     assert np.allclose(lines[-1]["y"], np.mean([t["y"] for t in lines[:-1]], 0), atol=1e-4)
 
 
@@ -361,14 +373,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(runs):
 
 
 def test_hns_bars_against_the_papers_systems(tmp_path):
-    scores = pytest.importorskip("dicerl.scores")
     directory = make_run(tmp_path / "run", **{"env.id": "ALE/Pong-v5"})
     append(directory, line("evaluation", 10, mean_return=-20.0), line("evaluation", 20, mean_return=9.0, stderr=1.0))
     bars = _figures([opened(directory)])["hns/ALE/Pong-v5"]["data"][0]
-    assert len(bars["x"]) == len(scores.SYSTEMS) + 1
+    assert len(bars["x"]) == len(SYSTEMS) + 1
     assert sorted(bars["x"]) == bars["x"]
     own = next(i for i, name in enumerate(bars["y"]) if "dice</b>" in name)
-    assert bars["x"][own] == pytest.approx(scores.hns("pong", 9.0), rel=1e-4)
+    assert bars["x"][own] == pytest.approx(hns("pong", 9.0), rel=1e-4)
 
 
 # --- the report

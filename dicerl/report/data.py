@@ -14,15 +14,17 @@ from dicerl.core.bandit import BanditVote
 from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
 from dicerl.run import in_use
 
-MAP_LIMIT = 150  # columns of a temperature map: as many at least, twice as many at most
+MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
 
 PARAMETERS = tuple(dict.fromkeys(name for names in family.PARAMETERS.values() for name in names))  # what an episode may draw
 EPISODE = ("frames", "return", "length", *PARAMETERS)
 EVALUATION = ("frames", "mean_return", "stderr", "greedy_mean_return", "greedy_stderr")
+STAGES = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting",
+          "learner_training", "learner_copying", "learner_pushing", "learner_starved")  # fractions of the time
 TRAIN = (
     "frames", "entropy", *(f"favoured_{name}" for name in PARAMETERS), "trainable_inv_temperature",
     "loss_value", "loss_q", "loss_policy", "gradient_norm", "value_explained",
-    "policy_lag", "ratio_mean", "rho_clipped", "c_clipped", "sequence_age", "frames_per_s", "learner_starved", "queued_sequences",
+    "policy_lag", "ratio_mean", "rho_clipped", "c_clipped", "sequence_age", "frames_per_s", "queued_sequences", *STAGES,
 )
 
 

@@ -24,9 +24,9 @@ def page(kind: str, title: str, subtitle: str, style: str, script: str) -> str:
 
 
 def linked(title: str, subtitle: str) -> str:
-    """The dashboard's page."""
-    return page("dashboard", title, subtitle, '<link rel="stylesheet" href="page.css">',
-                '<script src="plotly.js"></script>\n<script src="page.js"></script>')
+    """The dashboard's page; it asks for the runs while plotly.js still loads."""
+    return page("dashboard", title, subtitle, '<link rel="stylesheet" href="page.css">\n<script async id="plotly" src="plotly.js"></script>',
+                '<script src="page.js"></script>')
 
 
 def inlined(title: str, subtitle: str, payload: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from dicerl.envs.atari import ATARI_57, game_name
-from dicerl.report import figures
+from dicerl.report import figures, maps
 from dicerl.report.compare import colour, differences, flat, groups
 from dicerl.report.data import RunData
 
@@ -46,7 +45,7 @@ def _returns(runs: Sequence[RunData]) -> Section:
         part.add(f"evaluation/{env}", f"{env}: evaluation", figures.evaluation(compared),
                  "Separate episodes. Full line: τ from the bandits' best region. Open marks: greedy. Faint: training.")
         game = _atari_game(env)
-        if game and find_spec("dicerl.scores"):  # until dicerl.scores is merged; then remove this condition
+        if game:
             part.add(f"hns/{env}", f"{env}: human-normalised score", figures.hns_bars(own, game),
                      "Last evaluation here beside the paper's table (200M frames and more).", "no evaluation yet")
     return part
@@ -88,16 +87,16 @@ def _maps(part: Section, run: RunData, name: str) -> None:
     votes = run.votes()
     aside = "" if run.setting("behaviour.source", "bandit") == "bandit" else " This variant keeps the vote but draws from the initial one."
     for p in run.parameters:
-        of = f" of {figures.SYMBOL[p]}" if p != "inv_temperature" else ""
+        of = f" of {maps.SYMBOL[p]}" if p != "inv_temperature" else ""
         why = "no data yet"
-        part.add(f"values/{run.name}/{p}", _title(name, f"temperature map{of}, value"), figures.value_map(run, p),
+        part.add(f"values/{run.name}/{p}", _title(name, f"temperature map{of}, value"), maps.value_map(run, p),
                  "Value the bandits give each tile over time (blank: not visited yet). Dots: drawn for single episodes.", why)
-        part.add(f"visits/{run.name}/{p}", _title(name, f"temperature map{of}, visits"), figures.visits_map(run, p),
-                 f"Share of the latest episodes (at least {figures.RECENT}) that fell into each tile.", why)
+        part.add(f"visits/{run.name}/{p}", _title(name, f"temperature map{of}, visits"), maps.visits_map(run, p),
+                 f"Share of the latest episodes (at least {maps.RECENT}) that fell into each tile.", why)
         why = "no checkpoint yet"
-        part.add(f"bandits/{run.name}/{p}", _title(name, f"each bandit's value{of}"), figures.bandit_values(run, p, votes[p]) if p in votes else None,
+        part.add(f"bandits/{run.name}/{p}", _title(name, f"each bandit's value{of}"), maps.bandit_values(run, p, votes[p]) if p in votes else None,
                  "Newest checkpoint. Thick: their average, which evaluation goes by." + aside, why)
-        part.add(f"votes/{run.name}/{p}", _title(name, f"each bandit's vote{of}"), figures.bandit_votes(run, p, votes[p]) if p in votes else None,
+        part.add(f"votes/{run.name}/{p}", _title(name, f"each bandit's vote{of}"), maps.bandit_votes(run, p, votes[p]) if p in votes else None,
                  "Newest checkpoint. A bandit: how it chooses, width of its window, learning rate. Score: value plus a bonus for rare tiles; dots: "
                  f"the best. A random bandit draws with the scores as logits.{aside}", why)
 
@@ -128,6 +127,8 @@ def _speed(together: list[figures.Group]) -> Section:
     part = Section("Speed")
     part.add("throughput", "Throughput", figures.curves(together, lambda run: run.train("frames_per_s"), "frames / s"),
              "All stages together. `dicerl bench` measures each stage alone.")
+    part.add("stages", "Time by stage", figures.stages(together),
+             "Second half of the run. Waiting: actors for a free window. Starved: the learner for data. Blank: everything else.")
     only = "only the process runtime measures it"
     part.add("starved", "Learner waits for data", figures.curves(together, lambda run: run.train("learner_starved"), "share of time", percent=True),
              "High: the actors are the slow stage. Near 0: the learner is.", only)

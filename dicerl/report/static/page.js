@@ -38,6 +38,7 @@
   }
 
   const nextFrame = () => new Promise((go) => setTimeout(go, 0));
+  const plotly = window.Plotly ? Promise.resolve() : new Promise((go) => $("plotly").addEventListener("load", go));
 
   async function draw(card) {
     card.drawn = card.wanted;
@@ -53,6 +54,7 @@
     if (drawing) return;
     drawing = true;
     try {
+      await plotly;
       // New figures and those in view at once; of the others a few each time, so that a live page stays light.
       let spare = SPARE;
       for (;;) {
@@ -82,7 +84,7 @@
     for (const [id, card] of cards) {
       if (ids.has(id)) continue;
       watcher.unobserve(card.element);
-      Plotly.purge(card.plot);
+      if (window.Plotly) Plotly.purge(card.plot);
       cards.delete(id);
     }
     for (const one of sections.flatMap((s) => s.cards)) {
