@@ -14,8 +14,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from dicerl.report.compare import colour
+
 RESULTS = Path(__file__).resolve().parent / "results"
-COLOURS = {"dice": "#0072B2", "baseline": "#D55E00", "random": "#009E73", "entropy": "#CC79A7"}  # Okabe-Ito: safe for colour-blind readers
 
 
 def load() -> dict[str, list[dict[str, Any]]]:
@@ -62,7 +63,7 @@ def figure(results: dict[str, list[dict[str, Any]]]) -> Path:
     import matplotlib.pyplot as plt
 
     panels: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for name in ("pong", "freeway", "cartpole", "minatar", "minatar_ablation"):
+    for name in ("pong", "freeway", "cartpole", "minatar", "minatar_families", "minatar_ablation"):
         for r in results.get(name, []):
             panels[r["command"].split()[2]].append(r)
     columns = 3
@@ -72,7 +73,7 @@ def figure(results: dict[str, list[dict[str, Any]]]) -> Path:
         for r in runs:
             variant = option(r["command"], "variant", "dice")
             frames, returns = zip(*r["training_curve"], strict=True)
-            axis.plot([f / 1e6 for f in frames], returns, color=COLOURS[variant], alpha=0.8, linewidth=1.3, label=variant)
+            axis.plot([f / 1e6 for f in frames], returns, color=colour(variant), alpha=0.8, linewidth=1.3, label=variant)
         axis.set_title(env)
         axis.set_xlabel("million frames")
         axis.set_ylabel("training return")

@@ -12,7 +12,7 @@ from typing import Any
 from dicerl.presets import VARIANTS
 from dicerl.report.data import RunData
 
-PALETTE = ("#1b81c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")  # Okabe and Ito's, safe for the colour-blind
+PALETTE = ("#1b81c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#7a4fb5")  # after Okabe and Ito, safe for the colour-blind
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SETTINGS_ASIDE = ("seed", "run_dir", "preset", "variant", "env.id", "log_every", "tensorboard", "runtime.", "evaluation.", "checkpoint.")
 
@@ -29,7 +29,7 @@ class Group:
 
 def colour_index(variant: str) -> int:
     """The same for the same variant in every figure of every report."""
-    known = list(VARIANTS)
+    known = sorted(VARIANTS, key=lambda name: "/" in name)  # a variant of its own comes before the ablations of one
     return known.index(variant) if variant in known else len(known) + zlib.crc32(variant.encode()) % (2 * len(PALETTE))
 
 
