@@ -635,3 +635,23 @@ def check_newest_is_whole(life):
     assert life.saw["folders"] == [newest.name]  # and nothing half-written beside it
     assert life.saw["state"]["updates"] == int(newest.name) > 0
     assert min(life.saw["tensors"].values()) > 0
+
+
+FIRST_CHILD = """
+import os, signal
+from dicerl.runtime import children
+
+if __name__ == "__main__":
+    from role import role
+    process, pipe = children.start(role, None)
+    os.kill(process.pid, signal.SIGTERM)  # long before it has imported anything
+    print(pipe.recv() if pipe.poll(120) else "silent")
+    process.kill()
+"""
+
+
+def test_even_the_first_child_starts_with_signals_held(tmp_path):
+    (tmp_path / "role.py").write_text("def role(pipe, shared):\n    pipe.send('alive')\n    pipe.recv()\n")
+    (tmp_path / "first.py").write_text(FIRST_CHILD)
+    done = subprocess.run([sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout.strip() == "alive", done.stderr

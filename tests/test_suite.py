@@ -288,12 +288,12 @@ ENVIRONMENTS = """
         def step(self, action):
             raise RuntimeError("the engine is on fire")
 
-    gymnasium.register("Slow-v0", Slow)
-    gymnasium.register("Raises-v0", Raises)
+    gymnasium.register("SlowSuite-v0", Slow)
+    gymnasium.register("RaisesSuite-v0", Raises)
 """
 SMALL_FIELDS = {"frames": 3_000, "checkpoint.every": 300, "evaluation.every": 2_000, "evaluation.max_steps": 20, "tensorboard": False, "log_every": 1}
 SMALL = ("--preset", "debug", "--jobs", "1", "--dir", "s", *(f"--{name}={value}" for name, value in SMALL_FIELDS.items()))
-SUITE = ("suite", "--games", "slow:Slow-v0", "--variants", "dice", "baseline", "--seeds", "1", *SMALL)
+SUITE = ("suite", "--games", "slow:SlowSuite-v0", "--variants", "dice", "baseline", "--seeds", "1", *SMALL)
 
 
 class Suite:
@@ -336,7 +336,7 @@ def story(tmp_path_factory):
     """Ctrl-C in the first run; its child killed, then the suite killed; at last undisturbed."""
     directory = tmp_path_factory.mktemp("story")
     (directory / "slow.py").write_text(textwrap.dedent(ENVIRONMENTS))
-    first, second = (directory / "s" / "runs" / f"slow_Slow_v0-{variant}-0" for variant in ("dice", "baseline"))
+    first, second = (directory / "s" / "runs" / f"slow_SlowSuite_v0-{variant}-0" for variant in ("dice", "baseline"))
     seen = {"directory": directory, "first": first, "second": second}
 
     suite = Suite(directory, *SUITE, "--variants", "dice")  # the last run that is left; the next call adds a variant
@@ -380,15 +380,15 @@ def test_ctrl_c_is_passed_on_and_keeps_the_work(story):
     assert not story["in use after Ctrl-C"]
     assert [run["state"] for run in story["json after Ctrl-C"]["runs"]] == ["stopped"]
     assert story["json after Ctrl-C"]["complete"] is False
-    assert "stopped at" in (story["directory"] / "s" / "logs" / "slow_Slow_v0-dice-0.log").read_text()
+    assert "stopped at" in (story["directory"] / "s" / "logs" / "slow_SlowSuite_v0-dice-0.log").read_text()
 
 
 @pytest.mark.timeout(1500)
 def test_a_killed_run_is_resumed_in_the_same_call(story):
     code, _, err = story["killed"]
     assert code == -signal.SIGKILL
-    assert "slow_Slow_v0-dice-0 was killed by SIGKILL" in err
-    assert err.count("slow_Slow_v0-dice-0 goes on") == 2
+    assert "slow_SlowSuite_v0-dice-0 was killed by SIGKILL" in err
+    assert err.count("slow_SlowSuite_v0-dice-0 goes on") == 2
 
 
 @pytest.mark.timeout(1500)
@@ -432,10 +432,10 @@ def test_a_finished_suite_only_reports(story, monkeypatch, capfd):
 def test_a_run_that_fails_is_named_and_the_rest_goes_on(tmp_path):
     (tmp_path / "slow.py").write_text(textwrap.dedent(ENVIRONMENTS))
     finish(plan_of(SMALL_FIELDS, games=["CartPole-v1"], seeds=1, dir=str(tmp_path / "s")).runs[0], 3.0)
-    suite = Suite(tmp_path, "suite", "--games", "slow:Raises-v0", "CartPole-v1", "--seeds", "1", *SMALL)
+    suite = Suite(tmp_path, "suite", "--games", "slow:RaisesSuite-v0", "CartPole-v1", "--seeds", "1", *SMALL)
     code, out, err = suite.end()
     assert code == 1, err
-    assert "slow_Raises_v0-dice-0 failed: slow:Raises-v0 raised in step" in err
+    assert "slow_RaisesSuite_v0-dice-0 failed: slow:RaisesSuite-v0 raised in step" in err
     assert "the engine is on fire" in err
     assert "Traceback" not in err
     assert "1 failed" in out

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def start(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, C
     ours, theirs = context.Pipe()
     # Threads that wait busily would starve the process that shares their core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    resource_tracker.ensure_running()  # the first start would do it, and unblock the signals that are held below
     with _without_main(), _holding_signals():
         process = context.Process(target=_child, args=(role, os.getpid(), theirs, shared, *args), daemon=True, name=role.__name__)
         process.start()
