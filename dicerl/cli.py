@@ -9,8 +9,9 @@ import sys
 from typing import Any, NoReturn
 
 from dicerl import __version__, evaluate
+from dicerl.bench import command as bench
 from dicerl.config import Config, override, validate
-from dicerl.errors import ConfigError, DicerlError, nearest
+from dicerl.errors import DicerlError, nearest
 from dicerl.options import HIDDEN as HIDDEN
 from dicerl.options import add_fields, given_fields
 from dicerl.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
@@ -57,14 +58,7 @@ def build_parser() -> Parser:
                                    epilog="example: dicerl variants --json")
     variants.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
-    bench = commands.add_parser("bench", help="measure throughput", allow_abbrev=False,
-                                description="Agent steps per second of environment, inference and training alone (one thread each), "
-                                            "the limit they set, and the whole.",
-                                epilog="example: dicerl bench pong --seconds 30 --json")
-    _add_config(bench)
-    bench.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
-    bench.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
+    bench.add_parser(commands, _add_config)
     evaluate.add_parser(commands)
     scores.add_parser(commands)
     suite.add_parser(commands)
@@ -74,8 +68,9 @@ def build_parser() -> Parser:
     return parser
 
 
-def _add_config(parser: Parser) -> None:
-    parser.add_argument("env", metavar="ENV", help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0")
+def _add_config(parser: Parser, optional: bool = False) -> None:
+    parser.add_argument("env", metavar="ENV", nargs="?" if optional else None,
+                        help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0")
     parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: laptop for Atari, minatar for MinAtar, else classic; "
                         "impala and laser stand for the variant with the default preset")
     parser.add_argument("--variant", default="dice", metavar="{" + ",".join(VARIANTS) + "}",
@@ -132,23 +127,7 @@ def _report(run: Any, args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    config = _config(args)
-    if not 0 < args.seconds <= 86_400:
-        raise ConfigError("seconds", args.seconds, "it must lie between 0 and 86400")
-    from dicerl.bench.throughput import bench
-
-    result = bench(config, args.seconds, lambda line: print(line, file=sys.stderr))
-    if args.json:
-        print(json.dumps(result))
-        return 0
-    rows = [("environment alone", "env_steps_per_s"), ("inference alone", "inference_steps_per_s"), ("burn-in forward alone", "burn_in_steps_per_s"),
-            ("training alone", "train_steps_per_s"), ("limit", "limit_steps_per_s"), ("the whole", "whole_steps_per_s")]
-    print(f"{result['env']}, preset {result['preset']}, runtime {result['runtime']}, {result['cores']} cores; agent steps/s")
-    for title, key in rows:
-        value = result[key]
-        print(f"  {title:<24}{'–' if not value else f'{value:,.0f}':>12}")
-    print(f"  {'whole / limit':<24}{result['efficiency']:>11.0%}")
-    return 0
+    return bench.run(args, _config)
 
 
 def _variants(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Throughput of each stage on one thread, the limit they set, and the whole beside it.
+"""Throughput of each stage on one thread, and the limit they set.
 
     limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),    uses = reuse * batch / (batch - replayed)
 
@@ -7,7 +7,6 @@ Every rate is in agent steps per second. A feed-forward network has no burn-in t
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +15,12 @@ import numpy as np
 import torch
 
 from dicerl.actor import sample
-from dicerl.api import run_to_end
-from dicerl.config import Config, validate
+from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.core.policy import log_probs
-from dicerl.envs import EnvSpec, env_spec, make_vector_env
+from dicerl.envs import EnvSpec, make_vector_env
 from dicerl.learner import Learner
-from dicerl.progress import Progress
-from dicerl.run import Run
-from dicerl.runtime.setup import Plan, build_network, keep_freed_memory, plan, prepare_network
+from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
 from dicerl.sequence import Arrays, allocate, schema, window_length
 
 
@@ -106,53 +102,3 @@ def _batch(config: Config, spec: EnvSpec, observation: np.ndarray, rng: np.rando
         batch[name][:] = 10.0 if name.startswith("inv") else 0.1
     batch["created"][:] = time.time()
     return batch
-
-
-class Stopwatch(Progress):
-    """Counts agent steps over a stretch that begins when the learner has made its first updates."""
-
-    def __init__(self, seconds: float, repeat: int) -> None:
-        super().__init__("", quiet=True)
-        self._seconds, self._repeat = seconds, repeat
-        self._start: tuple[float, int] | None = None
-        self._end: tuple[float, int] | None = None
-
-    def update(self, values: dict[str, Any], force: bool = False) -> None:
-        now = (time.perf_counter(), values["frames"])
-        if self._start is None and values["updates"] >= 10:
-            self._start = now
-        elif self._start is not None and now[0] - self._start[0] >= self._seconds:
-            self._end = self._end or now
-
-    def done(self) -> bool:
-        return self._end is not None
-
-    def steps_per_s(self) -> float:
-        if self._start is None or self._end is None:
-            return 0.0
-        return (self._end[1] - self._start[1]) / self._repeat / (self._end[0] - self._start[0])
-
-
-def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float) -> float:
-    """Agent steps per second of a real run, evaluation and checkpoints aside."""
-    watch = Stopwatch(seconds, spec.action_repeat)
-    with tempfile.TemporaryDirectory() as folder:
-        long = config.replace(**{
-            "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,
-            "optimizer.warmup": 1000.0})
-        run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
-    return watch.steps_per_s()
-
-
-def bench(config: Config, seconds: float = 20.0, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    config = validate(config)
-    spec = env_spec(config)
-    machine = plan(config, spec)
-    result = stages(config, spec, machine, max(1.0, seconds / 5), say)
-    say(f"the whole, runtime {machine.runtime}, for {seconds:.0f} s …")
-    steps = whole(config, spec, machine, seconds)
-    rounded = {k: round(v, 1) for k, v in result.items()}
-    return {
-        "env": spec.name, "preset": config.preset, "runtime": machine.runtime, "cores": machine.cores, **rounded,
-        "whole_steps_per_s": round(steps, 1), "efficiency": round(steps / result["limit_steps_per_s"], 4),
-    }

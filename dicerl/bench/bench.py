@@ -1,0 +1,83 @@
+"""``dicerl bench`` as a value: stages, limit, the whole under each runtime, and what one would change."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dicerl.bench.stages import stages
+from dicerl.bench.whole import whole
+from dicerl.config import Config, validate
+from dicerl.envs import env_spec
+from dicerl.runtime.setup import plan
+
+
+def bench(
+    config: Config, seconds: float = 20.0, say: Callable[[str], None] = lambda line: None, repeat: int = 1,
+    runtimes: Sequence[str] = ("serial", "process"),
+) -> dict[str, Any]:
+    """Medians over ``repeat``; each repetition measures the stages and the whole right after each other, and their ratio."""
+    config = validate(config)
+    spec = env_spec(config)
+    chosen = plan(config, spec).runtime
+    plans = {kind: plan(config.replace(**{"runtime.kind": kind}), spec) for kind in dict.fromkeys([chosen, *runtimes])}
+    alone: list[dict[str, float]] = []
+    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in plans}
+    for turn in range(repeat):
+        mark = f" ({turn + 1} of {repeat})" if repeat > 1 else ""
+        alone.append(stages(config, spec, plans[chosen], max(0.5, seconds / 5), lambda line, mark=mark: say(line + mark)))  # type: ignore[misc]
+        for kind, machine in plans.items():
+            say(f"the whole, runtime {kind}, for {seconds:.0f} s …{mark}")
+            run = whole(config.replace(**{"runtime.kind": kind}), spec, machine, seconds)
+            runs[kind].append(run | {"efficiency": run["steps_per_s"] / alone[-1]["limit_steps_per_s"]})
+    wholes = {kind: {**_medians(found), "runs": [round(r["steps_per_s"], 1) for r in found]} for kind, found in runs.items()}
+    result = {
+        "env": spec.name, "preset": config.preset, "runtime": chosen, "cores": plans[chosen].cores, "device": str(plans[chosen].device),
+        "num_envs": config.runtime.num_envs, "num_actors": plans[chosen].num_actors, "learner_threads": plans[chosen].learner_threads,
+        **{k: round(v, 1) for k, v in _medians(alone).items()},
+        "whole_steps_per_s": wholes[chosen]["steps_per_s"], "efficiency": wholes[chosen]["efficiency"], "repeat": repeat, "whole": wholes,
+    }
+    return result | {"advice": advice(result)}
+
+
+def _medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
+    names = [name for name in found[0] if all(name in x for x in found)]
+    return {name: round(statistics.median(x[name] for x in found), 4) for name in names}
+
+
+def advice(result: dict[str, Any]) -> list[str]:
+    """Settings that would make this faster on this machine, the surest first."""
+    wholes, chosen = result["whole"], result["runtime"]
+    here, lines = wholes[chosen], []
+    fastest = max(wholes, key=lambda kind: wholes[kind]["steps_per_s"])
+    if wholes[fastest]["steps_per_s"] > 1.05 * here["steps_per_s"]:
+        lines.append(f"--runtime {fastest}: {wholes[fastest]['steps_per_s'] / here['steps_per_s']:.2f} times the steps/s of {chosen} here")
+    if chosen == "process":
+        actors, threads, cores = result["num_actors"], result["learner_threads"], result["cores"]
+        if here.get("learner_starved", 0.0) > 0.15 and actors < min(cores, result["num_envs"]):
+            lines.append(f"--runtime.num-actors {actors + 1}: the learner waits for data {here['learner_starved']:.0%} of its time")
+        if here.get("actor_waiting", 0.0) > 0.3 and threads < cores:
+            lines.append(f"--runtime.learner-threads {threads + 1}: actors wait for the learner {here['actor_waiting']:.0%} of their time")
+        elif here.get("actor_waiting", 0.0) > 0.3:
+            lines.append(f"a smaller network or less sequence.reuse: actors wait for the learner {here['actor_waiting']:.0%} of their time")
+    if here.get("actor_environment", 0.0) > 0.6:
+        lines.append(f"a faster environment, or more cores: actors spend {here['actor_environment']:.0%} of their time in it")
+    if here.get("policy_lag", 0.0) > 20:
+        lines.append(f"a smaller runtime.push_every or pull_every: data is {here['policy_lag']:.0f} updates old when it is trained")
+    return lines
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, float, float, float]]:
+    """(name, before, after, after / before) of every number the two have in common."""
+    def flat(node: dict[str, Any], prefix: str = "") -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        for name, value in node.items():
+            if isinstance(value, dict):
+                numbers |= flat(value, f"{prefix}{name}.")
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                numbers[prefix + name] = float(value)
+        return numbers
+
+    old, new = flat(before), flat(after)
+    return [(name, old[name], new[name], new[name] / old[name]) for name in old if name in new and old[name] > 0]

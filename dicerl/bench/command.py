@@ -1,0 +1,81 @@
+"""``dicerl bench``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from dicerl.errors import ConfigError, DicerlError
+
+STAGES = {"environment alone": "env_steps_per_s", "inference alone": "inference_steps_per_s", "burn-in forward alone": "burn_in_steps_per_s",
+          "training alone": "train_steps_per_s", "limit": "limit_steps_per_s"}
+WAITS = {"actor": ("environment", "inference", "copying", "waiting"), "learner": ("training", "copying", "pushing", "starved")}
+
+
+def add_parser(commands: Any, add_config: Any) -> None:
+    parser = commands.add_parser(
+        "bench", help="measure throughput", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Agent steps per second of environment, inference, burn-in and training alone (one thread each, at the run's batch\n"
+                    "sizes), the limit they set, cores / (1/env + 1/infer + reuse (1/train + burn_in/T 1/burn_in_forward)), and the whole\n"
+                    "under both runtimes (or the one given): its share of the limit, who waited for whom, and what would be faster.",
+        epilog="examples:\n  dicerl bench pong --seconds 30 --repeat 5 --json > before.json\n  dicerl bench --compare before.json after.json")
+    add_config(parser, optional=True)
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
+    parser.add_argument("--repeat", type=int, default=1, help="measure all of it so often and give medians (default 1)")
+    parser.add_argument("--compare", nargs=2, metavar=("A.json", "B.json"), help="two results of --json beside each other; measures nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run(args: argparse.Namespace, config_of: Any) -> int:
+    if args.compare:
+        return _compare(*args.compare)
+    if args.env is None:
+        raise DicerlError("bench needs an environment, for example: dicerl bench pong")
+    config = config_of(args)
+    if not 0 < args.seconds <= 86_400:
+        raise ConfigError("seconds", args.seconds, "it must lie between 0 and 86400")
+    if not 1 <= args.repeat <= 1000:
+        raise ConfigError("repeat", args.repeat, "it must lie between 1 and 1000")
+    from dicerl.bench.bench import bench
+
+    runtimes = ("serial", "process") if getattr(args, "runtime.kind", "auto") == "auto" else ()
+    result = bench(config, args.seconds, lambda line: print(line, file=sys.stderr), args.repeat, runtimes)
+    print(json.dumps(result) if args.json else "\n".join(describe(result)))
+    return 0
+
+
+def describe(result: dict[str, Any]) -> list[str]:
+    """For a person."""
+    median = f", medians of {result['repeat']}" if result["repeat"] > 1 else ""
+    lines = [f"{result['env']}, preset {result['preset']}, {result['cores']} cores, learner on {result['device']}; agent steps/s{median}"]
+    lines += [f"  {title:<24}{f'{result[key]:,.0f}' if result[key] else '–':>12}" for title, key in STAGES.items()]
+    for kind, whole in result["whole"].items():
+        mark = " (what it would use)" if kind == result["runtime"] else ""
+        lines.append(f"  {'the whole, ' + kind:<24}{whole['steps_per_s']:>12,.0f}   {whole['efficiency']:.0%} of the limit{mark}")
+        for who, names in WAITS.items():
+            parts = [f"{name} {whole[f'{who}_{name}']:.0%}" for name in names if f"{who}_{name}" in whole]
+            if parts:
+                lines.append(f"    {who + ':':<10}{', '.join(parts)}")
+        if "policy_lag" in whole:
+            lines.append(f"    policy lag {whole['policy_lag']:.1f} updates, {whole.get('queued_sequences', 0):.0f} sequences waiting")
+    return lines + [f"  try {line}" for line in result["advice"]]
+
+
+def _compare(before: str, after: str) -> int:
+    from dicerl.bench.bench import compare
+
+    results = []
+    for path in (before, after):
+        try:
+            results.append(json.loads(Path(path).read_text()))
+        except (OSError, ValueError) as error:
+            raise DicerlError(f"{path} cannot be read: {error}; it must be what dicerl bench --json printed") from None
+        if not isinstance(results[-1], dict) or "limit_steps_per_s" not in results[-1]:
+            raise DicerlError(f"{path} is no result of dicerl bench --json")
+    print(f"{'':<36}{Path(before).name:>16}{Path(after).name:>16}{'ratio':>8}")
+    for name, old, new, ratio in compare(*results):
+        print(f"{name:<36}{old:>16,.4g}{new:>16,.4g}{ratio:>8.2f}")
+    return 0
