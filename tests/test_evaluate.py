@@ -23,6 +23,7 @@ from dicerl.errors import ConfigError, DicerlError
 from dicerl.evaluate import PAPER, evaluate, with_protocol
 from dicerl.evaluator import Evaluator, play
 from dicerl.networks import Network
+from dicerl.scores import hns, saber
 
 KEYS = ["env", "episodes", "mean_return", "median_return", "stderr", "returns", "inv_temperatures", "hns", "saber"]
 
@@ -273,11 +274,6 @@ def test_atari_is_played_to_the_protocol_asked_for():
 
 def test_scores_of_atari(atari, result):
     found = result(atari, "--episodes", 2, "--max-steps", 3)
-    try:
-        from dicerl.scores import hns, saber
-    except ImportError:  # MERGE: remove when dicerl/scores is there
-        assert found["hns"] is found["saber"] is None
-        return
     assert found["hns"] == hns(atari.name, found["mean_return"])
     assert found["saber"] == saber(atari.name, found["mean_return"])
 
