@@ -18,7 +18,7 @@ from dicerl.errors import CheckpointError
 if TYPE_CHECKING:  # only what reads or writes tensors loads torch: a report or the dashboard never does
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2  # 2: a vote for each parameter of the behaviour family
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
