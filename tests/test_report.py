@@ -591,7 +591,8 @@ def test_a_port_in_use_is_said(runs, serve, capsys):
 
 
 def test_dashboard_command_serves_and_ends_with_ctrl_c(runs):
-    script = "import sys; from dicerl.cli import main; sys.exit(main(sys.argv[1:]))"
+    # A test run in the background of a shell ignores Ctrl-C, and so would the child.
+    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from dicerl.cli import main; sys.exit(main(sys.argv[1:]))"
     command = subprocess.Popen([sys.executable, "-c", script, "dashboard", str(runs), "--port", "0"], stderr=subprocess.PIPE, text=True)
     try:
         said = command.stderr.readline()
