@@ -134,7 +134,7 @@ class RuntimeConfig:
     kind: Literal["auto", "serial", "process"] = row("auto", "one process taking turns, or actor and learner processes")
     num_envs: int = row(160, "environments in all", paper="Num. Environments")
     num_actors: int = row(0, "actor processes; 0: by cores")
-    learner_threads: int = row(0, "torch threads of the learner; 0: by cores")
+    learner_threads: int = row(0, "threads that share each batch of the learner; 0: by cores")
     device: str = row("auto", "of the learner: auto, cpu, cuda, cuda:1")
     push_every: int = row(25, "updates between pushes of parameters", paper="Learner Push Model Every n Steps")
     pull_every: int = row(64, "steps between an actor's pulls", paper="Actor Pull Model Every n Steps")

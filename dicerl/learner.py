@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from dicerl.core import critic, family, losses, policy, targets
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.networks import Network, Output
-from dicerl.sequence import Arrays
+from dicerl.sequence import Arrays, schema
 
 SCALE_RATE = 0.01  # of the running deviation of A over actions
 SCALE_FLOOR = 1e-6
@@ -51,8 +53,14 @@ def choose_device(name: str) -> torch.device:
 
 
 class Learner:
-    def __init__(self, config: Config, network: Network, total: int, device: torch.device | str = "cpu") -> None:
+    """``threads`` share the sequences of a batch. On a CPU that fills cores better than threads inside each operation, most of
+    which are too small to share (docs/architecture.md)."""
+
+    def __init__(self, config: Config, network: Network, total: int, device: torch.device | str = "cpu", threads: int = 1) -> None:
         self.config, self.total = config, total
+        self.threads = min(threads, config.sequence.batch)
+        self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,)) if self.threads > 1 else None
+        self._per_step = {name for name, field in schema(config, network.spec).items() if field.per_step}
         self.device = torch.device(device)
         self.network = network.to(self.device)
         if self.device.type == "cpu":
@@ -78,10 +86,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = rate, decay
         data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
-        out = self.forward(data)
-        loss, parts = self.loss(out, data)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()
+        out, loss, parts = self._gradients(data)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_norm)
         self.optimizer.step()
         if self.network.log_inv_temperature is not None:
@@ -98,6 +103,35 @@ class Learner:
                 raise DicerlError(f"the loss became {result['loss']} at update {self.updates}; try a smaller optimizer.learning_rate")
         self.updates += 1
         return result
+
+    def _gradients(self, data: dict[str, Tensor]) -> tuple[Output, losses.Losses, dict[str, Tensor]]:
+        """The gradient of the batch's loss, into the parameters; every loss is a mean over valid steps, so that of a batch is
+        its shards' weighted by their number of valid steps."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._pool is None:
+            out = self.forward(data)
+            loss, parts = self.loss(out, data)
+            loss.total.backward()
+            return out, loss, parts
+        parameters = list(self.network.parameters())
+        batch = data["valid"].shape[1]
+        valid = data["valid"][self.config.sequence.burn_in : -1]
+        total = valid.sum().clamp_min(1)
+
+        def work(columns: slice) -> tuple[Output, losses.Losses, dict[str, Tensor], tuple[Tensor, ...]]:
+            share = {n: x[:, columns] if n in self._per_step else x[columns] for n, x in data.items()}
+            out = self.forward(share)
+            loss, parts = self.loss(out, share, columns)
+            weight = valid[:, columns].sum() / total
+            return out, losses.Losses(*(weight * term for term in loss)), parts, torch.autograd.grad(weight * loss.total, parameters)
+
+        borders = [batch * i // self.threads for i in range(self.threads + 1)]
+        outs, terms, parts, gradients = zip(*self._pool.map(work, (slice(a, b) for a, b in pairwise(borders))), strict=True)
+        for parameter, *each in zip(parameters, *gradients, strict=True):
+            parameter.grad = sum(each[1:], each[0])
+        out = Output(*(torch.cat([x.detach() for x in field], 1) for field in zip(*outs, strict=True)))
+        joined = {n: torch.cat([p[n] for p in parts], -1 if n in ("alpha", "beta") else 1) for n in parts[0]}
+        return out, losses.Losses(*(sum(each[1:], each[0]) for each in zip(*terms, strict=True))), joined
 
     def _shape(self, reward: Tensor) -> Tensor:
         return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)
@@ -121,8 +155,8 @@ class Learner:
                 state = self.network.unroll(data["observation"][:start], state, first[:start], **{k: v[:start] for k, v in extra.items()}).state
         return self.network.unroll(data["observation"][start:], state, first[start:], **{k: v[start:] for k, v in extra.items()})
 
-    def loss(self, out: Output, data: dict[str, Tensor]) -> tuple[losses.Losses, dict[str, Tensor]]:
-        """Targets and losses of the T trained steps; also what the diagnostics look at."""
+    def loss(self, out: Output, data: dict[str, Tensor], columns: slice = slice(None)) -> tuple[losses.Losses, dict[str, Tensor]]:
+        """Targets and losses of the T trained steps of all sequences, or of some of a batch's; also what the diagnostics look at."""
         cfg, start = self.config.loss, self.config.sequence.burn_in
         step = {n: data[n][start:-1] for n in ("reward", "discount", "valid", "log_prob")}  # [T, B]
         action = data["action"][start:]  # [T + 1, B]
@@ -148,7 +182,7 @@ class Learner:
         if cfg.auxiliary:
             foretold, guessed = self.network.dynamics(out, action[:-1])
             auxiliary = losses.forward_dynamics_loss(foretold, out.features[1:]) + losses.inverse_dynamics_loss(guessed, action[:-1])
-        alpha, beta = self._scaling(valid.shape[1])
+        alpha, beta = (x if isinstance(x, float) else x[columns] for x in self._scaling(self.config.sequence.batch))
         loss = losses.weighted_sum(
             losses.value_loss(value[:-1], v_target), losses.q_loss(q[:-1], q_target), policy_loss,
             losses.entropy_bonus(head, acting[0], cfg.entropy_scale, acting[1]) if cfg.entropy else None,

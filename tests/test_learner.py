@@ -12,7 +12,7 @@ import torch
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.learner import choose_device, schedule, total_updates
+from dicerl.learner import Learner, choose_device, schedule, total_updates
 from dicerl.networks import flat_state
 from dicerl.presets import preset
 
@@ -471,6 +471,36 @@ def test_the_order_of_sequences_in_a_batch_does_not_matter():
     before, after = gradients(learner, batch), gradients(learner, turned)
     for name in before:
         torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"network.lstm": 0}, {"behaviour.scale": "normalised"}, {"loss.entropy": 1.0}, {"behaviour.family": "mixture"},
+    {"behaviour.family": "conditioned"},
+    CASA | {"loss.auxiliary": 0.1, "loss.scaling": "random", "behaviour.source": "trainable"}], ids=str)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_threads_of_a_learner_share_a_batch_and_change_nothing(changes, threads):
+    """To float tolerance: a sum over sequences in another order. Sequences have different numbers of valid steps."""
+    alone, batch = probe.learner_and_batch(**changes)
+    together, _ = probe.learner_and_batch(**changes)
+    together = Learner(together.config, together.network, together.total, threads=threads)
+    batch["valid"][BURN_IN + 1 : BURN_IN + 4, 1] = False
+    for learner in (alone, together):
+        learner.updates = 10
+    told, shared = alone.update(batch, diagnose=True), together.update(batch, diagnose=True)
+    for (name, one), two in zip(alone.network.named_parameters(), together.network.parameters(), strict=True):
+        torch.testing.assert_close(two.grad, one.grad, rtol=1e-4, atol=1e-6, msg=name)
+    age = ("sequence_age",)
+    assert {n: x for n, x in shared.items() if n not in age} == pytest.approx({n: x for n, x in told.items() if n not in age}, rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(together.network.advantage_scale, alone.network.advantage_scale)
+
+
+def test_a_shared_batch_without_a_valid_step_moves_nothing():
+    learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
+    learner = Learner(learner.config, learner.network, learner.total, threads=2)
+    batch["valid"][...] = False
+    before = flat_state(learner.network)
+    assert learner.update(batch, diagnose=True)["loss"] == 0.0
+    assert torch.equal(flat_state(learner.network), before)
 
 
 def test_a_batch_without_a_valid_step_moves_nothing_but_the_weight_decay():

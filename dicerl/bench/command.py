@@ -19,8 +19,9 @@ def add_parser(commands: Any, add_config: Any) -> None:
     parser = commands.add_parser(
         "bench", help="measure throughput", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Agent steps per second of environment, inference, burn-in and training alone (one thread each, at the run's batch\n"
-                    "sizes), the limit they set, cores / (1/env + 1/infer + reuse (1/train + burn_in/T 1/burn_in_forward)), and the whole\n"
-                    "under both runtimes (or the one given): its share of the limit, who waited for whom, and what would be faster.",
+                    "sizes), the limit they set, cores / (1/env + 1/infer + uses (1/train + burn_in/T 1/burn_in_forward)), uses = reuse and\n"
+                    "what is replayed, and the whole under both runtimes (or the one given): its share of the limit, who waited for whom, and\n"
+                    "what would be faster.",
         epilog="examples:\n  dicerl bench pong --seconds 30 --repeat 5 --json > before.json\n  dicerl bench --compare before.json after.json")
     add_config(parser, optional=True)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
@@ -53,14 +54,15 @@ def describe(result: dict[str, Any]) -> list[str]:
     lines = [f"{result['env']}, preset {result['preset']}, {result['cores']} cores, learner on {result['device']}; agent steps/s{median}"]
     lines += [f"  {title:<24}{f'{result[key]:,.0f}' if result[key] else '–':>12}" for title, key in STAGES.items()]
     for kind, whole in result["whole"].items():
-        mark = " (what it would use)" if kind == result["runtime"] else ""
+        mark = " (what it would use)" if kind == result["default_runtime"] else ""
         lines.append(f"  {'the whole, ' + kind:<24}{whole['steps_per_s']:>12,.0f}   {whole['efficiency']:.0%} of the limit{mark}")
         for who, names in WAITS.items():
             parts = [f"{name} {whole[f'{who}_{name}']:.0%}" for name in names if f"{who}_{name}" in whole]
             if parts:
                 lines.append(f"    {who + ':':<10}{', '.join(parts)}")
         if "policy_lag" in whole:
-            lines.append(f"    policy lag {whole['policy_lag']:.1f} updates, {whole.get('queued_sequences', 0):.0f} sequences waiting")
+            lines.append(f"    policy lag {whole['policy_lag']:.1f} updates, {whole.get('queued_sequences', 0):.0f} sequences waiting, "
+                         f"{whole['memory_bytes'] / 2**20:,.0f} MiB")
     return lines + [f"  try {line}" for line in result["advice"]]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.api import run_to_end
+from dicerl.bench.memory import Watch
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.metrics import read_lines
@@ -21,22 +22,36 @@ TOLD = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting"
         "learner_starved", "queued_sequences", "policy_lag", "policy_lag_max")
 
 
-class Stopwatch(Progress):
-    """Counts agent steps over a stretch that begins when the learner has made its first updates."""
+WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the time asked for
+TURNOVERS, PATIENCE = 2.0, 15.0  # how often the collector's contents are replaced; how many times longer than asked that may take
 
-    def __init__(self, seconds: float, repeat: int) -> None:
+
+class Stopwatch(Progress):
+    """Counts agent steps between two updates of the learner: from when it is warm, for so long that what waits in the collector hardly matters."""
+
+    def __init__(self, seconds: float, repeat: int, held: int) -> None:
         super().__init__("", quiet=True)
-        self._seconds, self._repeat = seconds, repeat
+        self._seconds, self._repeat, self._held = seconds, repeat, held  # steps the collector holds
+        self._first: float | None = None
         self._start: tuple[float, int] | None = None
         self._end: tuple[float, int] | None = None
+        self._updates = 0
         self.started = 0.0  # time of day
 
     def update(self, values: dict[str, Any], force: bool = False) -> None:
-        now = (time.perf_counter(), values["frames"])
-        if self._start is None and values["updates"] >= 10:
-            self._start, self.started = now, time.time()
-        elif self._start is not None and now[0] - self._start[0] >= self._seconds:
-            self._end = self._end or now
+        if values["updates"] == self._updates:
+            return
+        self._updates = values["updates"]
+        now, steps = time.perf_counter(), values["frames"] // self._repeat
+        self._first = now if self._first is None else self._first
+        if self._start is None:
+            if self._updates >= WARM_UP_UPDATES and now - self._first >= WARM_UP * self._seconds:
+                self._start, self.started = (now, steps), time.time()
+        elif self._end is None:
+            passed = now - self._start[0]
+            steady = steps - self._start[1] >= TURNOVERS * self._held
+            if passed >= self._seconds and (steady or passed >= PATIENCE * self._seconds):
+                self._end = (now, steps)
 
     def done(self) -> bool:
         return self._end is not None
@@ -44,17 +59,18 @@ class Stopwatch(Progress):
     def steps_per_s(self) -> float:
         if self._start is None or self._end is None:
             return 0.0
-        return (self._end[1] - self._start[1]) / self._repeat / (self._end[0] - self._start[0])
+        return (self._end[1] - self._start[1]) / (self._end[0] - self._start[0])
 
 
 def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float) -> dict[str, float]:
-    """{"steps_per_s", and what of TOLD the runtime tells} of a real run, evaluation and checkpoints aside."""
-    watch = Stopwatch(seconds, spec.action_repeat)
+    """{"steps_per_s", "memory_bytes" (the most), and what of TOLD the runtime tells} of a real run, evaluation and checkpoints aside."""
+    watch = Stopwatch(seconds, spec.action_repeat, machine.capacity * config.sequence.length)
     with tempfile.TemporaryDirectory() as folder:
         long = config.replace(**{
             "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,
             "optimizer.warmup": 1000.0, "log_every": min(config.log_every, 20)})
-        run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
+        with Watch() as memory:
+            run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
         lines = [x for x in read_lines(Path(folder) / "run" / "metrics.jsonl") if x["kind"] == "train" and x["time"] > watch.started]
     means = {name: statistics.fmean(x[name] for x in lines if name in x) for name in TOLD if any(name in x for x in lines)}
-    return {"steps_per_s": watch.steps_per_s(), **means}
+    return {"steps_per_s": watch.steps_per_s(), "memory_bytes": memory.most, **means}

@@ -171,13 +171,13 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
 def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, updates: int, steps_trained: int) -> None:
     """-> ("taken", slots) | ("trained", updates, diagnostics or None) | ("pushed",) | ("saved", updates, steps trained) | ("not_saved", reason)
     <- ("batch", slots) | ("push",) | ("save", folder) | ("stop",)"""
-    torch.set_num_threads(shared.plan.learner_threads)
+    torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config = shared.config
     network = Network(config, shared.spec)
     newest = shared.parameters.pull()
     assert newest is not None
     load_flat_state(network, newest[1])
-    learner = Learner(config, network, shared.plan.total_updates, shared.plan.device)
+    learner = Learner(config, network, shared.plan.total_updates, shared.plan.device, shared.plan.learner_threads)
     if resume_from is not None:
         learner.load_optimizer_tensors(checkpoint.read_tensors(Path(resume_from), "optimizer"))
     learner.updates, learner.steps_trained = updates, steps_trained

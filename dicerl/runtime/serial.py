@@ -46,7 +46,7 @@ class SerialRuntime:
         fields = schema(config, spec)
         self.store = Store(fields, window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
-        self.learner = Learner(config, network, plan.total_updates, plan.device)
+        self.learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads)
         flat = flat_state(self.learner.network)
         self.parameters = ParameterServer(flat.numel())
         self._evaluator: Evaluator | None = None

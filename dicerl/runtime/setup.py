@@ -122,7 +122,8 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):  # glibc
-            m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
+            m_trim_threshold, m_top_pad, m_mmap_max, m_arena_max = -1, -2, -4, -8
+            libc.mallopt(m_arena_max, 1)  # another thread's own arena could not hold a block above 64 MiB, and would map it anew each time
             libc.mallopt(m_mmap_max, 0)
             libc.mallopt(m_trim_threshold, 2**31 - 1)
             libc.mallopt(m_top_pad, 64 << 20)
