@@ -206,8 +206,13 @@ class Network(nn.Module):
         return foretold, self.inverse_model(torch.cat([out.features[:-1], out.features[1:]], -1))
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The fused LSTM over the stretches between episode starts: few calls instead of one a step."""
+        """The fused LSTM over the stretches between episode starts: few calls instead of one a step. A single step without gradient is
+        a plain cell: oneDNN packs its weights anew in every call, which is several times the work of one step."""
         steps = x.shape[0]
+        if steps == 1 and not torch.is_grad_enabled():
+            h, c = state if first is None else state * (~first[0]).to(x.dtype)[:, None]
+            h, c = torch.lstm_cell(x[0], (h, c), *self.lstm.all_weights[0])  # type: ignore[union-attr]
+            return h[None], torch.stack([h, c])
         starts = [] if first is None else torch.nonzero(first.any(1)).flatten().tolist()
         h, c = state[0:1], state[1:2]
         outputs = []

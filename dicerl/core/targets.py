@@ -128,8 +128,8 @@ def _backward_sum(term: Tensor, weight: Tensor) -> Tensor:
     """x_t = term_t + weight_t x_{t+1}, with x_T = 0.    [T, B], [T, B] -> [T, B]"""
     out = torch.empty_like(term)
     following = torch.zeros_like(term[0])
-    for t in range(term.shape[0] - 1, -1, -1):
-        following = torch.addcmul(term[t], weight[t], following, out=out[t])
+    for row, x, w in zip(reversed(out.unbind()), reversed(term.unbind()), reversed(weight.unbind()), strict=True):
+        following = torch.addcmul(x, w, following, out=row)
     return out
 
 
