@@ -25,7 +25,7 @@ from learn import RESULTS, commit, hardware
 DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process"]
 # Functions under which everything is the work itself.
 WORK = {"environment": ("step (dicerl/envs/",), "inference": ("acting_policy (dicerl/actor.py", "sample (dicerl/actor.py"),
-        "training": ("update (dicerl/learner.py", "work (dicerl/learner.py")}
+        "training": ("update (dicerl/learner.py", "work (dicerl/learner.py")}  # the latter in threads of its own
 FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
 
@@ -57,7 +57,7 @@ def lines_of(stacks: str) -> tuple[Counter[tuple[str, str]], int]:
         for frame in stack.split(";"):
             found = FRAME.match(frame)
             if found and "dicerl/" in found["file"] and "site-packages" not in found["file"]:
-                ours.append(f"{found['function']} (dicerl/{found['file'].rpartition('dicerl/')[2]}:{found['line']})")
+                ours.append(f"{found['function'].rpartition('.')[2]} (dicerl/{found['file'].rpartition('dicerl/')[2]}:{found['line']})")
         what = next((name for name, marks in WORK.items() if any(frame.startswith(marks) for frame in ours)), "overhead")
         counts[what, ours[-1] if ours else "outside dicerl"] += int(count)
     return counts, total

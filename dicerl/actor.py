@@ -113,7 +113,7 @@ class Actor:
         kept = self._burn_in + 1
         per_step = [array for name, array in self._window.items() if self._fields[name].per_step]
         for array in (*per_step, *self._before.values()):
-            array[:kept] = array[self._length : self._length + kept].copy()
+            array[:kept] = array[self._length : self._length + kept]  # NumPy sees to an overlap
         self._window["stream"][:, 2] += 1
         self._t = self._burn_in
 

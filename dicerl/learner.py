@@ -69,6 +69,7 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=o.weight_decay, fused=True)
         self._parameters = family.PARAMETERS[config.behaviour.family]
+        self._trained = list(self.network.parameters())
         self.updates = 0
         self.steps_trained = 0  # valid ones, each as often as it was trained
         self.lags: list[tuple[float, float]] = []  # (mean, largest) of every batch since the last diagnostics
@@ -87,7 +88,7 @@ class Learner:
             group["lr"], group["weight_decay"] = rate, decay
         data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
         out, loss, parts = self._gradients(data)
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.clip_norm)
         self.optimizer.step()
         if self.network.log_inv_temperature is not None:
             most = math.log(self.config.bandit.max_inv_temperature)
@@ -113,7 +114,6 @@ class Learner:
             loss, parts = self.loss(out, data)
             loss.total.backward()
             return out, loss, parts
-        parameters = list(self.network.parameters())
         batch = data["valid"].shape[1]
         valid = data["valid"][self.config.sequence.burn_in : -1]
         total = valid.sum().clamp_min(1)
@@ -123,11 +123,11 @@ class Learner:
             out = self.forward(share)
             loss, parts = self.loss(out, share, columns)
             weight = valid[:, columns].sum() / total
-            return out, losses.Losses(*(weight * term for term in loss)), parts, torch.autograd.grad(weight * loss.total, parameters)
+            return out, losses.Losses(*(weight * term for term in loss)), parts, torch.autograd.grad(weight * loss.total, self._trained)
 
         borders = [batch * i // self.threads for i in range(self.threads + 1)]
         outs, terms, parts, gradients = zip(*self._pool.map(work, (slice(a, b) for a, b in pairwise(borders))), strict=True)
-        for parameter, *each in zip(parameters, *gradients, strict=True):
+        for parameter, *each in zip(self._trained, *gradients, strict=True):
             parameter.grad = sum(each[1:], each[0])
         out = Output(*(torch.cat([x.detach() for x in field], 1) for field in zip(*outs, strict=True)))
         joined = {n: torch.cat([p[n] for p in parts], -1 if n in ("alpha", "beta") else 1) for n in parts[0]}

@@ -91,10 +91,14 @@ class Store:
     def write(self, slots: list[int], windows: Arrays, columns: list[int]) -> None:
         """Columns of a block of windows into slots."""
         for name, field in self.fields.items():
-            if field.per_step:
-                self.arrays[name][:, slots] = windows[name][:, columns]
+            to, source = self.arrays[name], windows[name]
+            if not field.per_step:
+                to[slots] = source[columns]
+            elif field.shape:  # observations: one copy, where indexing by lists would make two
+                for slot, column in zip(slots, columns, strict=True):
+                    to[:, slot] = source[:, column]
             else:
-                self.arrays[name][slots] = windows[name][columns]
+                to[:, slots] = source[:, columns]
 
     def read(self, slots: list[int]) -> Arrays:
         """A batch, copied out: [L, B, ...], or [B, ...] for what a window has once."""

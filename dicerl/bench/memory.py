@@ -36,7 +36,7 @@ def resident_bytes(pid: int | None = None) -> int:
 class Watch:
     """Samples the memory of this process's tree while it is open."""
 
-    def __init__(self, every: float = 1.0) -> None:
+    def __init__(self, every: float = 5.0) -> None:
         self._every, self._done = every, threading.Event()
         self.most = 0
         self._thread = threading.Thread(target=self._sample, daemon=True)

@@ -20,6 +20,8 @@ from dicerl.learner import calibrate_scale, choose_device, total_updates
 from dicerl.networks import Network
 from dicerl.sequence import schema, window_bytes, window_length
 
+ENVS_AN_ACTOR = 8  # at least, where the machine chooses
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -68,13 +70,17 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     runtime = config.runtime.kind
     if runtime == "auto":
         runtime = "process" if count > 1 else "serial"
-    actors = 1
-    if runtime == "process":
-        # On a CPU the learner needs most of the machine; beside a GPU the actors do.
-        actors = config.runtime.num_actors or max(1, count - 1 if device.type == "cuda" else count // 4)
-        actors = min(actors, config.runtime.num_envs)
     small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
-    threads = config.runtime.learner_threads or (1 if small else max(1, count - actors) if runtime == "process" else count)
+    actors = threads = 1
+    if runtime == "process":
+        # Beside a GPU the actors need the machine. On a CPU a learner of large batches and the actors may each use every core:
+        # whoever waits for the other leaves its cores to it. Few environments in an actor make inference dear.
+        wanted = count if device.type == "cpu" and not small else count - 1
+        actors = config.runtime.num_actors or max(1, min(wanted, config.runtime.num_envs // ENVS_AN_ACTOR))
+        actors = min(actors, config.runtime.num_envs)
+    if device.type == "cpu":
+        threads = config.runtime.learner_threads or (1 if small else count)
+    threads = min(threads, config.sequence.batch)
     capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs)
     if config.replayed:
         capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
