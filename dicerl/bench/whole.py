@@ -62,9 +62,9 @@ class Stopwatch(Progress):
         return (self._end[1] - self._start[1]) / (self._end[0] - self._start[0])
 
 
-def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float) -> dict[str, float]:
+def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: Stopwatch | None = None) -> dict[str, float]:
     """{"steps_per_s", "memory_bytes" (the most), and what of TOLD the runtime tells} of a real run, evaluation and checkpoints aside."""
-    watch = Stopwatch(seconds, spec.action_repeat, machine.capacity * config.sequence.length)
+    watch = watch or Stopwatch(seconds, spec.action_repeat, machine.capacity * config.sequence.length)
     with tempfile.TemporaryDirectory() as folder:
         long = config.replace(**{
             "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,

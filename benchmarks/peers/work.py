@@ -1,0 +1,105 @@
+"""The work every contender does, the game as the peers play it, and the stopwatch. Imported in every virtual environment."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+NUM_ENVS = 32
+LENGTH = 80  # steps of a trained sequence
+BATCH = 16  # sequences of an update
+REUSE = 2  # times each step is trained
+STEPS = LENGTH * BATCH  # of an update
+CHANNELS = ((16, 8, 4), (32, 4, 2))  # impala_shallow: (filters, kernel, stride), then a dense layer
+HIDDEN = LSTM = 256
+WARM = 10  # updates before the clock starts
+
+
+def make_game(*_: Any, **__: Any) -> Any:
+    """Pong as dicerl plays it: 18 actions, frame skip 4 with the maximum of two, 84 x 84 gray, 4 stacked; no-ops, no clipping, no lives."""
+    import ale_py
+    import gymnasium as gym
+
+    gym.register_envs(ale_py) if hasattr(gym, "register_envs") else None
+    env = gym.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0, full_action_space=True)
+    env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
+    if hasattr(gym.wrappers, "FrameStackObservation"):
+        return gym.wrappers.FrameStackObservation(env, 4)
+    return gym.wrappers.FrameStack(env, 4)
+
+
+def torso() -> Any:
+    """impala_shallow over [N, 4, 84, 84] values in 0..1, for the peers that take a module."""
+    from torch import nn
+
+    layers, channels, side = [], 4, 84
+    for filters, kernel, stride in CHANNELS:
+        layers += [nn.Conv2d(channels, filters, kernel, stride), nn.ReLU()]
+        channels, side = filters, (side - kernel) // stride + 1
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side * side, HIDDEN), nn.ReLU())
+
+
+def cpu_seconds() -> float:
+    """Of this process and everything below it, so far."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:  # ended meanwhile
+            continue
+        pid = int(entry.parent.name)
+        parents[pid] = int(fields[1])
+        used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # with the children it has waited for
+
+    def below(pid: int) -> bool:
+        while pid in parents:
+            if pid == os.getpid():
+                return True
+            pid = parents[pid]
+        return False
+
+    return sum(seconds for pid, seconds in used.items() if below(pid))
+
+
+class Stopwatch:
+    """Agent steps over a stretch that begins after the first updates and ends with an update."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._start: tuple[float, float, float, float] | None = None
+        self.result: dict[str, float] = {}
+
+    def tell(self, steps: int, updates: int) -> bool:
+        """Call after updates with what was trained so far (each step once); True when the time is over."""
+        if self._start is None:
+            if updates >= WARM:
+                self._start = (time.perf_counter(), cpu_seconds(), steps, updates)
+            return False
+        elapsed = time.perf_counter() - self._start[0]
+        if elapsed >= self._seconds and not self.result:
+            used, stepped, updated = cpu_seconds() - self._start[1], steps - self._start[2], updates - self._start[3]
+            self.result = {
+                "steps_per_s": round(stepped / elapsed, 1), "seconds": round(elapsed, 1), "agent_steps": stepped, "updates": updated,
+                "trained_per_step": round(updated * STEPS / max(stepped, 1), 2), "cores_busy": round(used / elapsed, 2),
+                "steps_per_cpu_s": round(stepped / used, 1)}
+        return bool(self.result)
+
+
+def arguments(description: str, **settings: int) -> argparse.Namespace:
+    """--seconds, and one option for each setting that is worth trying."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seconds", type=float, default=60.0, help="to measure, after the first updates")
+    parser.add_argument("--show", action="store_true", help="print the network to standard error")
+    for name, value in settings.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default: {value}")
+    return parser.parse_args()
+
+
+def report(result: dict[str, Any]) -> None:
+    """The last line of standard output is the result."""
+    print("\n" + json.dumps(result), flush=True)
