@@ -20,7 +20,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def load() -> dict[str, list[dict[str, Any]]]:
-    return {p.stem: [r for r in json.loads(p.read_text()) if "failed" not in r] for p in sorted(RESULTS.glob("*.json")) if p.stem != "bench"}
+    return {p.stem: [r for r in json.loads(p.read_text()) if "failed" not in r] for p in sorted(RESULTS.glob("*.json"))
+            if p.stem not in ("bench", "peers", "peers_tuned")}
 
 
 def option(command: str, name: str, default: str) -> str:

@@ -54,6 +54,8 @@ def module() -> Any:
 def main() -> None:
     args = arguments(__doc__ or "", runners=2, learners=1, threads=1, wait_ms=0)
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # of every process of Ray; its own default is 1 for an actor with one CPU
+    # 15 by default: the driver, which polls, would come before those who work.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray spells it so
     import ray
     from ray.rllib.algorithms.impala import IMPALAConfig
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -84,10 +86,10 @@ def main() -> None:
         # The learner's own count of batches: what it has no room for is thrown away. NaN while it has nothing new to tell.
         told = result.get("learners", {}).get("default_policy", {}).get("weights_seq_no", math.nan)
         batches = batches if math.isnan(told) else int(told)
-        sampled = int(result["env_runners"]["num_env_steps_sampled_lifetime"])
+        sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", sampled))
         if args.show and not math.isnan(told):
             passes = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
-            print(f"{batches} batches, {passes} steps passed the learner, {sampled} sampled", file=sys.stderr)
+            print(f"{batches} batches, {passes:.0f} steps passed the learner, {sampled} sampled", file=sys.stderr, flush=True)
     algorithm.stop()
     ray.shutdown()
     report({**watch.result, "sampled": sampled, "trained": batches * STEPS, "differs": DIFFERS, "settings": {
