@@ -17,8 +17,8 @@ from dicerl.runtime.setup import build_network, plan
 class Clock(Stopwatch):
     """Tells the peers' stopwatch too: one way to count for all."""
 
-    def __init__(self, seconds: float, repeat: int) -> None:
-        super().__init__(seconds, repeat)
+    def __init__(self, seconds: float, repeat: int, held: int) -> None:
+        super().__init__(seconds, repeat, held)
         self.watch, self._action_repeat = PeersStopwatch(seconds), repeat
 
     def update(self, values: dict[str, Any], force: bool = False) -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     machine = plan(config, spec)
     if args.show:
         print(build_network(config, spec), file=sys.stderr)
-    clock = Clock(args.seconds, spec.action_repeat)
+    clock = Clock(args.seconds, spec.action_repeat, machine.capacity * LENGTH)
     whole(config, spec, machine, args.seconds, clock)
     differs = f"DiCE: V, Q and policy losses, V-Trace and ReTrace; burn-in {args.burn_in}; environments in C++ (ale-py)"
     report({**clock.watch.result, "differs": differs, "settings": {"actors": machine.num_actors, "learner threads": machine.learner_threads}})

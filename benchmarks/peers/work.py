@@ -24,7 +24,8 @@ def make_game(*_: Any, **__: Any) -> Any:
     import ale_py
     import gymnasium as gym
 
-    gym.register_envs(ale_py) if hasattr(gym, "register_envs") else None
+    if hasattr(gym, "register_envs"):  # Gymnasium 1; before, the import alone did it
+        gym.register_envs(ale_py)
     env = gym.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0, full_action_space=True)
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
     if hasattr(gym.wrappers, "FrameStackObservation"):
@@ -71,11 +72,15 @@ class Stopwatch:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._start: tuple[float, float, float, float] | None = None
+        self._updates = 0
+        self._start: tuple[float, float, int, int] | None = None
         self.result: dict[str, float] = {}
 
     def tell(self, steps: int, updates: int) -> bool:
-        """Call after updates with what was trained so far (each step once); True when the time is over."""
+        """Call it with what was trained so far (each step once), as often as you like: only new updates count. True when the time is over."""
+        if updates == self._updates:
+            return bool(self.result)
+        self._updates = updates
         if self._start is None:
             if updates >= WARM:
                 self._start = (time.perf_counter(), cpu_seconds(), steps, updates)
