@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--figure", action="store_true", help="draw benchmarks/results/peers.png (needs matplotlib)")
     args = parser.parse_args()
     if not args.table:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a run under way is ended too
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.cores])  # children inherit it
         pythons = {name: python_of(CONTENDERS[name][1], args.venvs.resolve()) for name in args.only}
         if args.tune:

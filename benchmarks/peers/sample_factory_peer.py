@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 
@@ -45,7 +46,7 @@ def main() -> None:
             "with_vtrace": False, "use_rnn": True, "rnn_type": "lstm", "rnn_size": LSTM, "nonlinearity": "relu",
             "encoder_conv_architecture": "convnet_impala", "encoder_conv_mlp_layers": HIDDEN, "actor_critic_share_weights": True,
             "obs_scale": 255.0, "normalize_input": False, "normalize_returns": False, "save_every_sec": 10**6, "save_best_every_sec": 10**6,
-            "heartbeat_reporting_interval": 10**4}
+            "heartbeat_reporting_interval": 10**4, "default_niceness": os.nice(0)}
         argv = [f"--{name}={value}" for name, value in options.items()]
         parser, _ = parse_sf_args(argv)
         _, runner = make_runner(parse_full_cfg(parser, argv))
