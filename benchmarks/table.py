@@ -20,8 +20,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def load() -> dict[str, list[dict[str, Any]]]:
-    return {p.stem: [r for r in json.loads(p.read_text()) if "failed" not in r] for p in sorted(RESULTS.glob("*.json"))
-            if p.stem not in ("bench", "peers", "peers_tuned")}
+    """The learning results: lists of runs. Throughput has tables of its own."""
+    found = {p.stem: json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json"))}
+    return {name: [r for r in runs if "failed" not in r] for name, runs in found.items() if isinstance(runs, list)}
 
 
 def option(command: str, name: str, default: str) -> str:

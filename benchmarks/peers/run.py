@@ -69,11 +69,12 @@ def measure(name: str, python: str, seconds: float, settings: str) -> dict[str, 
     _, script, arguments, _ = CONTENDERS[name]
     command = [python, str(HERE / f"{script}_peer.py"), "--seconds", str(seconds), *arguments, *settings.split()]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} if script == "dicerl" else {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    patience = 5 * seconds + 300
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     try:
-        output, errors = started.communicate(timeout=10 * seconds + 900)
+        output, errors = started.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
-        return {"failed": f"no result after {10 * seconds + 900:.0f} s"}
+        return {"failed": f"no result after {patience:.0f} s"}
     finally:
         try:
             os.killpg(started.pid, signal.SIGKILL)
