@@ -29,7 +29,8 @@ class Episode(NamedTuple):
 
 GetParameters = Callable[[int], tuple[int, torch.Tensor] | None]  # known version -> (version, flat parameters)
 SendSequences = Callable[[Arrays], None]  # windows [L, N, ...]; waits while the collector is full
-NextTemperatures = Callable[[list[Episode], int], list[tuple[float, ...]]]  # (episodes that ended, behaviours wanted)
+# (episodes that ended, behaviours wanted) -> the behaviours, when called: nobody needs them before the reset step
+NextTemperatures = Callable[[list[Episode], int], Callable[[], list[tuple[float, ...]]]]
 
 
 class Actor:
@@ -73,7 +74,8 @@ class Actor:
         self._last_action = np.full(n, -1, np.int64)
         self._last_reward = np.zeros(n, np.float32)
         self._return, self._steps = np.zeros(n), np.zeros(n, np.int64)
-        self._behaviour = np.array(self._next_temperatures([], n), np.float32)  # [N, parameters of the family]
+        self._behaviour = np.array(self._next_temperatures([], n)(), np.float32)  # [N, parameters of the family]
+        self._asked: tuple[np.ndarray, Callable[[], list[tuple[float, ...]]]] | None = None  # environments, and how to get what they wait for
         self._following = self._behaviour.copy()  # of the episode after this one, drawn at this one's end
 
     def act(self) -> bool:
@@ -104,6 +106,7 @@ class Actor:
         for name, array in self._before.items():
             w[name][:] = array[0]
         w["created"][:] = time.time()
+        self._fetch()  # one question at a time
         self._send(w)
         self._begin_next_window()
         return True
@@ -133,6 +136,7 @@ class Actor:
         if was_ended.any():  # a reset step: what stands in `observation` now is an episode's first
             with torch.inference_mode():
                 self._state[:, torch.from_numpy(was_ended)] = 0.0
+            self._fetch()
             self._behaviour[was_ended] = self._following[was_ended]
         self._last_action = np.where(was_ended, -1, action)
         self._last_reward = np.where(was_ended, 0.0, reward).astype(np.float32)
@@ -140,10 +144,17 @@ class Actor:
         if self._ended.any():
             ended = np.flatnonzero(self._ended)
             episodes = [Episode(tuple(self._behaviour[i].tolist()), float(self._return[i]), int(self._steps[i])) for i in ended]
-            self._following[ended] = self._next_temperatures(episodes, len(episodes))
+            self._asked = ended, self._next_temperatures(episodes, len(episodes))
             self._return[ended], self._steps[ended] = 0.0, 0
         self._observation = observation
         self._t = t + 1
+
+    def _fetch(self) -> None:
+        """What was asked for where episodes ended."""
+        if self._asked is not None:
+            ended, answer = self._asked
+            self._following[ended] = answer()
+            self._asked = None
 
     def _pull(self) -> None:
         newest = self._get_parameters(self.version)

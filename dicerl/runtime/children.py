@@ -143,10 +143,9 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
             pipe.send(("sequences", slots))
             columns = columns[len(slots):]
 
-    def next_temperatures(episodes: list[Episode], wanted: int) -> list[tuple[float, ...]]:
+    def next_temperatures(episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
         pipe.send(("episodes", steps() if episodes else 0, [tuple(e) for e in episodes], wanted))
-        temperatures: list[tuple[float, ...]] = pipe.recv()
-        return temperatures
+        return pipe.recv
 
     pipe.send(("alive", 0))
     actor = Actor(

@@ -8,11 +8,12 @@ learner, the vote and the counters, not the sequences under way: a resumed run s
 from __future__ import annotations
 
 import itertools
+import selectors
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class ProcessRuntime:
         self._feeding = True
         self._evaluator: tuple[Any, Connection] | None = None
         self._evaluating = False
+        self._news: selectors.BaseSelector | None = None
         self._folder: Path | None = None  # of the checkpoint being written
         self._pushed = False
         self._learner: tuple[Any, Connection] | None = None
@@ -121,25 +123,35 @@ class ProcessRuntime:
 
     def _tick(self) -> None:
         """Wait for news from any child, deal with it, keep the learner fed and the actors alive."""
-        assert self._learner is not None
-        sources: dict[Any, Callable[[], None]] = {}
-        for worker in self.workers:
-            if worker.pipe is not None:
-                sources[worker.pipe] = lambda w=worker: self._hear_actor(w)  # type: ignore[misc]
-                sources[worker.process.sentinel] = lambda w=worker: self._actor_died(w)  # type: ignore[misc]
-        sources[self._learner[1]] = self._hear_learner
-        sources[self._learner[0].sentinel] = self._learner_died
-        if self._evaluator is not None:
-            sources[self._evaluator[1]] = self._hear_evaluator
-            sources[self._evaluator[0].sentinel] = self._evaluator_died
+        if self._news is None:
+            self._news = self._listen()
         # What a child said before it died comes before its death: pipes first.
-        ready = sorted(wait(list(sources), timeout=0.2), key=lambda source: isinstance(source, int))
-        for source in ready:
-            sources[source]()
+        for key, _ in sorted(self._news.select(0.2), key=lambda found: isinstance(found[0].fileobj, int)):
+            key.data()
         self._feed()
         self._replace_stuck_actors()
         self._check_learner_and_evaluator()
         self.coordinator.show()
+
+    def _listen(self) -> selectors.BaseSelector:
+        """Every child's pipe and its end, and what to do then. Made anew only where children come or go: that takes as long as a message."""
+        assert self._learner is not None
+        news = selectors.DefaultSelector()
+        for worker in self.workers:
+            if worker.pipe is not None:
+                news.register(worker.pipe, selectors.EVENT_READ, lambda w=worker: self._hear_actor(w))  # type: ignore[misc]
+                news.register(worker.process.sentinel, selectors.EVENT_READ, lambda w=worker: self._actor_died(w))  # type: ignore[misc]
+        news.register(self._learner[1], selectors.EVENT_READ, self._hear_learner)
+        news.register(self._learner[0].sentinel, selectors.EVENT_READ, self._learner_died)
+        if self._evaluator is not None:
+            news.register(self._evaluator[1], selectors.EVENT_READ, self._hear_evaluator)
+            news.register(self._evaluator[0].sentinel, selectors.EVENT_READ, self._evaluator_died)
+        return news
+
+    def _children_changed(self) -> None:
+        if self._news is not None:
+            self._news.close()
+            self._news = None
 
     def _feed(self) -> None:
         while self._feeding and self._ahead < BATCHES_AHEAD and self.collector.ready():
@@ -155,6 +167,7 @@ class ProcessRuntime:
     # --- actors
 
     def _start_actor(self, worker: Worker) -> None:
+        self._children_changed()
         worker.incarnation += 1
         self._incarnation = max(self._incarnation, worker.incarnation)
         worker.process, worker.pipe = start(
@@ -162,6 +175,7 @@ class ProcessRuntime:
         worker.heard, worker.stepped, worker.wanted, worker.last_words = time.monotonic(), False, 0, ""
 
     def _end_actor(self, worker: Worker) -> None:
+        self._children_changed()
         if worker.process is not None:
             worker.process.kill()
             worker.process.join()
@@ -325,6 +339,7 @@ class ProcessRuntime:
         if self._evaluating:
             return
         if self._evaluator is None:
+            self._children_changed()
             self._evaluator = start(evaluator_role, self.shared)
         c = self.coordinator
         c.evaluated_at = c.frames
@@ -358,6 +373,7 @@ class ProcessRuntime:
         process, pipe = self._evaluator
         process.join(1.0)
         reason = _how_it_ended(process)
+        self._children_changed()
         pipe.close()
         self._evaluator, self._evaluating = None, False
         self.coordinator.event("evaluator_died", reason=reason)
@@ -365,6 +381,7 @@ class ProcessRuntime:
 
     def close(self) -> None:
         """End every child; what had to be kept was saved before."""
+        self._children_changed()
         for worker in getattr(self, "workers", []):
             self._end_actor(worker)
         for child in (self._learner, self._evaluator):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dicerl import checkpoint, collector, seeding
-from dicerl.actor import Actor
+from dicerl.actor import Actor, Episode
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
 from dicerl.evaluator import Evaluator
@@ -72,7 +72,7 @@ class SerialRuntime:
             config, make_vector_env(config, config.runtime.num_envs, make_env), build_network(config, spec), fields,
             rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)), env_seed=self._env_seed(),
             get_parameters=self.parameters.pull, send_sequences=self._send,
-            next_temperatures=lambda episodes, wanted: coordinator.next_temperatures(0, episodes, wanted),
+            next_temperatures=self._next_temperatures,
             incarnation=incarnation,
         )
         if saved:
@@ -80,6 +80,10 @@ class SerialRuntime:
 
     def _env_seed(self) -> int:
         return seeding.integer(seeding.stream(self.config.seed, "environment", 0, self.learner.updates))
+
+    def _next_temperatures(self, episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
+        drawn = self.coordinator.next_temperatures(0, episodes, wanted)
+        return lambda: drawn
 
     def _send(self, windows: Arrays) -> None:
         columns = list(range(self.config.runtime.num_envs))
