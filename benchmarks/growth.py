@@ -88,7 +88,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=SWEEPS, nargs="*", default=list(SWEEPS))
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each point (default 15)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each point (default 10)")
     parser.add_argument("--figure", action="store_true", help="measure nothing, draw what is there")
     args = parser.parse_args()
     path = RESULTS / "growth.json"

@@ -1,6 +1,6 @@
-"""How near is the whole to what the machine allows? `dicerl bench` on four works; results go to benchmarks/results/speed.{json,png}.
+"""How near is the whole to what the machine allows? `dicerl bench` on five works; results go to benchmarks/results/speed.{json,png}.
 
-    python benchmarks/speed.py                     all four, 5 repetitions, about 25 minutes on 2 cores
+    python benchmarks/speed.py                     all, 5 repetitions, about 30 minutes on 2 cores
     python benchmarks/speed.py --only shallow --repeat 1
     python benchmarks/speed.py --figure            only draws and prints what stands in speed.json
 """
@@ -19,14 +19,17 @@ from typing import Any
 from learn import RESULTS, commit, hardware
 
 ATARI = ["pong", "--preset", "paper", "--sequence.batch", "16", "--runtime.num-envs", "32"]
+MINATAR = ["MinAtar/Breakout-v1", "--preset", "minatar"]
 WORKS = {  # burn-in 40, T 80, reuse 2 and LSTM 256 are the paper's own
     "shallow": [*ATARI, "--network.torso", "impala_shallow"],
-    "deep": ATARI,
-    "minatar": ["MinAtar/Breakout-v1", "--preset", "minatar"],
+    "deep": [*ATARI, "--runtime", "process"],  # an update takes seconds: serial would add half an hour
+    "minatar": MINATAR,
+    "minatar_batch_32": [*MINATAR, "--sequence.batch", "32", "--runtime", "process", "--runtime.learner-threads", "2"],
     "cartpole": ["CartPole-v1", "--preset", "classic"],
 }
 RATES = ("env", "inference", "burn_in", "train", "limit", "whole")
 TITLES = {"shallow": "pong, impala_shallow + LSTM 256", "deep": "pong, impala_deep + LSTM 256", "minatar": "MinAtar breakout, LSTM 128",
+          "minatar_batch_32": "the same, batch 32, 2 threads",
           "cartpole": "CartPole, mlp"}
 
 
@@ -109,7 +112,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=WORKS, nargs="*", default=list(WORKS))
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of the whole (default 30)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of the whole (default 20)")
     parser.add_argument("--repeat", type=int, default=5, help="medians of so many (default 5)")
     parser.add_argument("--figure", action="store_true", help="measure nothing, draw what is there")
     args = parser.parse_args()
