@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dicerl import lstm
 from dicerl.config import Config
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
@@ -208,24 +209,22 @@ class Network(nn.Module):
         return foretold, self.inverse_model(torch.cat([out.features[:-1], out.features[1:]], -1))
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The fused LSTM over the stretches between episode starts: few calls instead of one a step. A single step without gradient is
-        a plain cell: oneDNN packs its weights anew in every call, which is several times the work of one step."""
-        steps = x.shape[0]
-        if steps == 1 and not torch.is_grad_enabled():
-            h, c = state if first is None else state * (~first[0]).to(x.dtype)[:, None]
-            h, c = torch.lstm_cell(x[0], (h, c), *self.lstm.all_weights[0])  # type: ignore[union-attr]
-            return h[None], torch.stack([h, c])
-        starts = [] if first is None else torch.nonzero(first.any(1)).flatten().tolist()
-        h, c = state[0:1], state[1:2]
-        outputs = []
-        for begin, end in zip([0, *starts], [*starts, steps], strict=True):
-            if begin in starts:
-                keep = (~first[begin]).to(x.dtype)[None, :, None]  # type: ignore[index]
-                h, c = h * keep, c * keep
-            if end > begin:
-                y, (h, c) = self.lstm(x[begin:end], (h.contiguous(), c.contiguous()))  # type: ignore[misc]
-                outputs.append(y)
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)), torch.cat([h, c])
+        """torch's fused LSTM where no episode starts; with resets our own. A single step without gradient is a plain cell: oneDNN
+        packs its weights anew in every call, which is several times the work of one step."""
+        assert self.lstm is not None
+        resets = first is not None and bool(first.any())
+        h, c = state
+        if x.shape[0] == 1 and not torch.is_grad_enabled():
+            if resets:
+                h, c = state * (~first[0]).to(x.dtype)[:, None]  # type: ignore[index]
+            h, c = torch.lstm_cell(x[0], (h, c), *self.lstm.all_weights[0])
+            y = h[None]
+        elif resets:
+            y, (h, c) = lstm.unroll(x, h, c, first, self.lstm)  # type: ignore[arg-type]
+        else:
+            y, (h, c) = self.lstm(x, (h[None].contiguous(), c[None].contiguous()))
+            h, c = h[0], c[0]
+        return y, torch.stack([h, c])
 
     @torch.no_grad()
     def set_statistics(self, mean: Tensor, deviation: Tensor) -> None:
