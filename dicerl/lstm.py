@@ -3,9 +3,9 @@
     i, f, o = sigmoid(.), g = tanh(.) of W_ih x_t + b_ih + W_hh h_{t-1} + b_hh
     c_t = f c_{t-1} + i g,    h_t = o tanh(c_t),    with h_{t-1} = c_{t-1} = 0 where an episode starts at t
 
-torch's fused LSTM knows no resets; called for every stretch between two of them it packs its weights each time, and short episodes cut a window into many
-stretches. Here a reset is a product with 0 between two steps. What does not depend on the step before is done for all steps at once: the product with
-W_ih, every derivative of a gate, and the gradient of W_hh.
+torch's fused LSTM knows no resets; called for every stretch between two of them it packs its weights each time, and short episodes cut
+a window into many stretches. Here a reset is a product with 0 between two steps. What does not depend on the step before is done for all
+steps at once: the product with W_ih, every derivative of a gate, and the gradient of W_hh.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def figure(result: dict[str, Any]) -> Path:
     fig, axis = plt.subplots(figsize=(7.5, 0.6 + 0.55 * len(rows)))
     bars = axis.barh([c["name"] for c in rows], [c["steps_per_s"] for c in rows],
                      color=[colour("dice") if c["name"].startswith("dicerl") else "#999999" for c in rows])
-    axis.bar_label(bars, fmt="%.0f", padding=4)
+    axis.bar_label(bars, fmt="%.0f", padding=26)
     for i, c in enumerate(rows):
         speeds = [r["steps_per_s"] for r in c["runs"] if "failed" not in r]
         axis.plot(speeds, [i] * len(speeds), "|", color="black", markersize=9)
