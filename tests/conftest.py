@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 from runs import trained_runs
 
+from dicerl import cli
+
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
@@ -15,3 +17,20 @@ def trained(tmp_path_factory):
 def runs(trained, tmp_path):
     """A copy of them."""
     return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+@pytest.fixture
+def call(capfd, tmp_path, monkeypatch):
+    """Run a command in an empty directory: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        capfd.readouterr()
+        try:
+            code = cli.main([str(a) for a in args])
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run

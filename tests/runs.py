@@ -1,4 +1,4 @@
-"""Run directories for the tests of report and dashboard: real ones, and made ones whose numbers are known."""
+"""Run directories for the tests, real ones and made ones whose numbers are known; and how a mistake is told."""
 
 from __future__ import annotations
 
@@ -39,3 +39,16 @@ def trained_runs(root: Path) -> Path:
                 "env.id": "dicerl.envs.toy:Catch-v0", "seed": seed, "frames": 900, "run_dir": str(root / f"{variant}-{seed}"), "tensorboard": False,
                 "evaluation.every": 300, "checkpoint.every": 300}), quiet=True)
     return root
+
+
+def one_line(result: tuple[int, str, str], *fragments: str) -> str:
+    """Bad input: exit code 2, nothing on stdout, one line on stderr that holds the fragments."""
+    code, out, err = result
+    assert code == 2, (code, err)
+    assert out == ""
+    assert err.startswith("dicerl: "), err
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in err
+    for fragment in fragments:
+        assert fragment in err, err
+    return err

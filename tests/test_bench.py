@@ -1,17 +1,24 @@
-"""bench/: the stopwatch, the memory of a process tree, and what the machine is used for."""
+"""bench/: the stopwatch, the memory of a process tree, what the machine is used for, and the command."""
 
+import json
+import re
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from runs import one_line
 
 import dicerl
+from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
+from dicerl.bench.stages import stages
 from dicerl.bench.whole import Stopwatch
 from dicerl.checkpoint import checkpoints_of
-from dicerl.envs import EnvSpec
+from dicerl.envs import EnvSpec, env_spec
 from dicerl.runtime import setup
 
 MIB = 2**20
@@ -100,3 +107,109 @@ def test_a_learner_with_threads_is_reproducible_too(tmp_path):
             "evaluation.every": 0}), quiet=True)
         ends.append((checkpoints_of(run.directory)[-1] / "model.safetensors").read_bytes())
     assert ends[0] == ends[1]
+
+
+# --- the command
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seconds", ["-5", "nan", "inf"])
+def test_bench_wants_a_length_that_ends(call, monkeypatch, seconds):
+    monkeypatch.setattr("dicerl.bench.bench.bench", lambda *_: pytest.fail(f"the bench was started for {seconds} seconds"))
+    one_line(call("bench", "CartPole-v1", "--seconds", seconds), "seconds")
+
+
+def test_bench_json(call, tmp_path):
+    code, out, _ = call("bench", "CartPole-v1", "--preset", "debug", "--runtime", "serial", "--seconds", "0.3", "--repeat", "2", "--json")
+    assert code == 0
+    assert len(out.splitlines()) == 1
+    result = json.loads(out)
+    assert set(result) >= {
+        "env", "preset", "runtime", "cores", "env_steps_per_s", "inference_steps_per_s", "burn_in_steps_per_s", "train_steps_per_s",
+        "limit_steps_per_s", "whole_steps_per_s", "efficiency"}
+    assert result["env"] == "CartPole-v1"
+    assert min(v for k, v in result.items() if k.endswith("_per_s")) > 0
+    assert list(tmp_path.iterdir()) == []
+    (serial,) = result["whole"].values()
+    assert len(serial["runs"]) == result["repeat"] == 2
+    assert min(serial["runs"]) <= serial["steps_per_s"] == result["whole_steps_per_s"] <= max(serial["runs"])
+    spent = [serial[f"{who}_{what}"] for who, what in (("actor", "environment"), ("actor", "inference"), ("learner", "training"))]
+    assert all(0 < part < 1 for part in spent)
+    assert 0.5 < sum(spent) < 1.05  # one process: the parts share its time
+
+
+def test_bench_of_both_runtimes_says_who_waits(call):
+    code, out, err = call("bench", "CartPole-v1", "--preset", "debug", "--seconds", "0.5")
+    assert code == 0
+    assert "the whole, serial" in out
+    assert "the whole, process" in out
+    assert "(what it would use)" in out
+    assert re.search(r"learner:\s+training \d+%.*starved \d+%", out)
+    assert re.search(r"actor:\s+environment \d+%, inference \d+%, copying \d+%, waiting \d+%", out)
+    assert "runtime process" in err  # progress
+
+
+def test_bench_compares_two_results(call, tmp_path):
+    for name, factor in (("a", 1.0), ("b", 3.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(
+            {"env": "pong", "limit_steps_per_s": 100.0, "whole_steps_per_s": 50.0 * factor, "whole": {"serial": {"steps_per_s": 20.0 * factor}}}))
+    code, out, _ = call("bench", "--compare", "a.json", "b.json")
+    assert code == 0
+    ratios = {line.split()[0]: float(line.split()[-1]) for line in out.splitlines()[1:]}
+    assert ratios == {"limit_steps_per_s": 1.0, "whole_steps_per_s": 3.0, "whole.serial.steps_per_s": 3.0}
+    (tmp_path / "c.json").write_text("{}")
+    one_line(call("bench", "--compare", "a.json", "c.json"), "c.json")
+    one_line(call("bench", "--compare", "a.json", "nowhere.json"), "nowhere.json")
+    one_line(call("bench"), "dicerl bench pong")
+    one_line(call("bench", "CartPole-v1", "--repeat", "0"), "repeat")
+
+
+def bench_result(**here):
+    process = {"steps_per_s": 100.0, "learner_starved": 0.0, "actor_waiting": 0.0, "actor_environment": 0.1, "policy_lag": 1.0, **here}
+    best = "process" if process["steps_per_s"] > 50.0 else "serial"
+    return {"runtime": best, "default_runtime": "process", "num_actors": 1, "learner_threads": 1, "cores": 4, "num_envs": 8,
+            "whole": {"serial": {"steps_per_s": 50.0}, "process": process}}
+
+
+@pytest.mark.parametrize(("here", "said"), [
+    ({}, None), ({"steps_per_s": 40.0}, "--runtime serial"), ({"learner_starved": 0.4}, "--runtime.num-actors 2"),
+    ({"actor_waiting": 0.5}, "--runtime.learner-threads 2"), ({"actor_environment": 0.7}, "faster environment"),
+    ({"policy_lag": 50.0}, "push_every")])
+def test_bench_says_what_it_would_change(here, said):
+    lines = advice(bench_result(**here))
+    assert len(lines) == (said is not None)
+    assert said is None or said in lines[0]
+
+
+@pytest.mark.parametrize(("replay", "uses"), [(0.0, 2), (0.5, 4)])
+def test_the_limit_counts_every_training_of_a_step(replay, uses):
+    """Each step is trained ``reuse`` times as a new one; with half of each batch replayed, as often again beside another new one."""
+    config = dicerl.preset("debug", **{"env.id": "CartPole-v1", "collector.replay": replay, "network.lstm": 0})
+    spec = env_spec(config)
+    machine = setup.plan(config, spec)
+    told = stages(config, spec, machine, 0.05, lambda line: None)
+    cost = 1 / told["env_steps_per_s"] + 1 / told["inference_steps_per_s"] + uses / told["train_steps_per_s"]
+    assert told["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runtime", ["serial", "process"])
+def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
+    """Also in the middle of the whole, where a run would take it for a wish to be saved."""
+    command = [str(Path(sys.executable).with_name("dicerl")), "bench", "CartPole-v1", "--preset", "debug", "--runtime", runtime, "--seconds", "3",
+               "--repeat", "50"]
+    # As from a terminal: a background shell's children ignore Ctrl-C.
+    bench = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    try:
+        while "the whole" not in bench.stderr.readline():
+            assert bench.poll() is None
+        time.sleep(1.0)
+        bench.send_signal(signal.SIGINT)
+        out, err = bench.communicate(timeout=60)
+    finally:
+        bench.kill()
+    assert bench.returncode == 130, err
+    assert out == ""
+    assert "alone" not in err  # the next repetition
+    assert "Traceback" not in err

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dicerl
-from dicerl import checkpoint, cli, video
+from dicerl import checkpoint, video
 from dicerl.config import get
 from dicerl.envs import env_spec, make_filmed_env, make_vector_env
 from dicerl.envs.gym import GymEnv, maker
@@ -53,16 +53,8 @@ def atari(request, tmp_path_factory):
 
 
 @pytest.fixture
-def call(capfd):
-    def run(*args):
-        capfd.readouterr()
-        try:
-            code = cli.main(["evaluate", *map(str, args)])
-        except SystemExit as ended:
-            code = ended.code
-        return code, *capfd.readouterr()
-
-    return run
+def call(call):
+    return lambda *args: call("evaluate", *args)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def resident_bytes(pid: int | None = None) -> int:
 class Watch:
     """Samples the memory of this process's tree while it is open."""
 
-    def __init__(self, every: float = 5.0) -> None:
+    def __init__(self, every: float) -> None:
         self._every, self._done = every, threading.Event()
         self.most = 0
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -52,3 +52,4 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._done.set()
         self._thread.join()
+        self.most = max(self.most, resident_bytes())  # a short run may have ended between two samples

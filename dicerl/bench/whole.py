@@ -21,7 +21,6 @@ from dicerl.runtime.setup import Plan, prepare_network
 TOLD = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting", "learner_training", "learner_copying", "learner_pushing",
         "learner_starved", "queued_sequences", "policy_lag", "policy_lag_max")
 
-
 WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the time asked for
 TURNOVERS, PATIENCE = 2.0, 15.0  # how often the collector's contents are replaced; how many times longer than asked that may take
 
@@ -69,8 +68,10 @@ def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: S
         long = config.replace(**{
             "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,
             "optimizer.warmup": 1000.0, "log_every": min(config.log_every, 20)})
-        with Watch() as memory:
+        with Watch(every=min(5.0, max(0.5, seconds / 4))) as memory:
             run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
+        if not watch.done():  # Ctrl-C, which a run takes for a wish to be saved; here there is nothing to save and nothing to go on with
+            raise KeyboardInterrupt
         lines = [x for x in read_lines(Path(folder) / "run" / "metrics.jsonl") if x["kind"] == "train" and x["time"] > watch.started]
     means = {name: statistics.fmean(x[name] for x in lines if name in x) for name in TOLD if any(name in x for x in lines)}
     return {"steps_per_s": watch.steps_per_s(), "memory_bytes": memory.most, **means}
