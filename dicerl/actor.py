@@ -16,7 +16,7 @@ from dicerl.config import Config
 from dicerl.core import family, policy
 from dicerl.core.reward import shape_reward
 from dicerl.envs import VectorEnv, require_finite
-from dicerl.networks import Network, Output, load_flat_state
+from dicerl.networks import Network, Output
 from dicerl.sequence import Arrays, Schema, allocate, window_length
 from dicerl.timing import Times
 
@@ -27,7 +27,7 @@ class Episode(NamedTuple):
     length: int  # agent steps
 
 
-GetParameters = Callable[[int], tuple[int, torch.Tensor] | None]  # known version -> (version, flat parameters)
+GetParameters = Callable[[torch.Tensor, int], int | None]  # (vector to copy into, known version) -> version, or None: that is the newest
 SendSequences = Callable[[Arrays], None]  # windows [L, N, ...]; waits while the collector is full
 # (episodes that ended, behaviours wanted) -> the behaviours, when called: nobody needs them before the reset step
 NextTemperatures = Callable[[list[Episode], int], Callable[[], list[tuple[float, ...]]]]
@@ -157,10 +157,8 @@ class Actor:
             self._asked = None
 
     def _pull(self) -> None:
-        newest = self._get_parameters(self.version)
-        if newest is not None:
-            self.version, flat = newest
-            load_flat_state(self.network, flat)
+        version = self._get_parameters(self.network.flat, self.version)
+        self.version = self.version if version is None else version
 
     def state_dict(self) -> dict[str, Any]:
         """What ``restart`` does not renew."""

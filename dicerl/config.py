@@ -134,7 +134,8 @@ class RuntimeConfig:
     kind: Literal["auto", "serial", "process"] = row("auto", "one process taking turns, or actor and learner processes")
     num_envs: int = row(160, "environments in all", paper="Num. Environments")
     num_actors: int = row(0, "actor processes; 0: by cores")
-    learner_threads: int = row(0, "threads that share each batch of the learner; 0: by cores")
+    num_learners: int = row(0, "learner processes that train the same weights, each on batches of its own; 0: by cores")
+    learner_threads: int = row(0, "threads that share each batch of a learner; 0: by cores")
     device: str = row("auto", "of the learner: auto, cpu, cuda, cuda:1")
     push_every: int = row(25, "updates between pushes of parameters", paper="Learner Push Model Every n Steps")
     pull_every: int = row(64, "steps between an actor's pulls", paper="Actor Pull Model Every n Steps")
@@ -314,8 +315,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "optimizer.learning_rate": (0, 10), "optimizer.warmup": (0, 1e9), "optimizer.weight_decay": (0, 10),
     "optimizer.beta1": (0, 0.9999999), "optimizer.beta2": (0, 0.9999999), "optimizer.eps": (1e-12, 1),
     "optimizer.clip_norm": (1e-9, 1e12),
-    "runtime.num_envs": (1, 100_000), "runtime.num_actors": (0, 4096), "runtime.learner_threads": (0, 4096),
-    "runtime.push_every": (1, 1e6), "runtime.pull_every": (1, 1e6), "runtime.stuck_seconds": (0.1, 1e6),
+    "runtime.num_envs": (1, 100_000), "runtime.num_actors": (0, 4096), "runtime.num_learners": (0, 64),
+    "runtime.learner_threads": (0, 4096), "runtime.push_every": (1, 1e6), "runtime.pull_every": (1, 1e6), "runtime.stuck_seconds": (0.1, 1e6),
     "runtime.max_restarts": (0, 1e6),
     "evaluation.every": (0, 1e13), "evaluation.episodes": (1, 100_000), "evaluation.max_steps": (1, 1e9),
     "checkpoint.every": (0, 1e13), "checkpoint.keep": (1, 1e6),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.adamw import adamw
 
 from dicerl import seeding
 from dicerl.config import Config
@@ -19,6 +20,7 @@ from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.networks import Network, Output
 from dicerl.sequence import Arrays, schema
+from dicerl.weights import Weights, view
 
 SCALE_RATE = 0.01  # of the running deviation of A over actions
 SCALE_FLOOR = 1e-6
@@ -54,84 +56,119 @@ def choose_device(name: str) -> torch.device:
 
 class Learner:
     """``threads`` share the sequences of a batch. On a CPU that fills cores better than threads inside each operation, most of
-    which are too small to share (docs/architecture.md)."""
+    which are too small to share (docs/architecture.md).
 
-    def __init__(self, config: Config, network: Network, total: int, device: torch.device | str = "cpu", threads: int = 1) -> None:
+    Learners of several processes may train one set of ``weights``, each on batches of its own: a gradient is then that of the weights as
+    they were when its learner last applied one, at most as many updates ago as there are other learners, unless one is much slower.
+    ``publish`` gets the vector of the network and the number of updates behind it, every ``runtime.push_every`` updates.
+    """
+
+    def __init__(
+        self, config: Config, network: Network, total: int, device: torch.device | str = "cpu", threads: int = 1,
+        weights: Weights | None = None, publish: Callable[[Tensor, int], None] | None = None,
+    ) -> None:
         self.config, self.total = config, total
         self.threads = min(threads, config.sequence.batch)
         self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,)) if self.threads > 1 else None
         self._per_step = {name for name, field in schema(config, network.spec).items() if field.per_step}
         self.device = torch.device(device)
         self.network = network.to(self.device)
-        if self.device.type == "cpu":
-            self.network.to(memory_format=torch.channels_last)
-        o = config.optimizer
-        self.optimizer = torch.optim.AdamW(
-            network.parameters(), lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=o.weight_decay, fused=True)
-        self._parameters = family.PARAMETERS[config.behaviour.family]
+        self.weights = (weights or Weights(network.flat, network.layout, network.num_trained)).on(self.device)
+        self._publish = publish
+        self.fetch()
         self._trained = list(self.network.parameters())
-        self.updates = 0
-        self.steps_trained = 0  # valid ones, each as often as it was trained
+        self.gradient = torch.zeros(network.num_trained, device=self.device)
+        self._slopes = [view(self.gradient, network.layout, name) for name, _ in self.network.named_parameters()]  # of each parameter
+        self._parameters = family.PARAMETERS[config.behaviour.family]
         self.lags: list[tuple[float, float]] = []  # (mean, largest) of every batch since the last diagnostics
+
+    @property
+    def updates(self) -> int:
+        return self.weights.updates
 
     def update(self, batch: Arrays, diagnose: bool = False) -> dict[str, float] | None:
         """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for."""
-        # Reset steps are no data: progress is counted in whole batches of valid steps, so the schedules end with the run.
-        full = self.config.sequence.batch * self.config.sequence.length
-        rate, decay = schedule(self.config, self.steps_trained / full, self.total)
         trained = batch["valid"][self.config.sequence.burn_in : -1]
-        self.steps_trained += int(trained.sum())
-        if trained.any():
+        steps = int(np.count_nonzero(trained))
+        if steps:
             lag = self.updates - batch["version"][self.config.sequence.burn_in : -1][trained]
             self.lags.append((float(lag.mean()), float(lag.max())))
-        for group in self.optimizer.param_groups:
-            group["lr"], group["weight_decay"] = rate, decay
         data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
         out, loss, parts = self._gradients(data)
-        norm = nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.clip_norm)
-        self.optimizer.step()
-        if self.network.log_inv_temperature is not None:
-            most = math.log(self.config.bandit.max_inv_temperature)
-            with torch.no_grad():
-                self.network.log_inv_temperature.clamp_(min=-abs(most), max=abs(most))
-        if self.config.behaviour.scale == "normalised":
-            spread = losses.masked_mean(out.advantage.detach()[:-1].std(-1, correction=0), parts["valid"])
-            self.network.advantage_scale.lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
+        norm = torch.linalg.vector_norm(self.gradient)
+        self.gradient.mul_((self.config.optimizer.clip_norm / (norm + 1e-6)).clamp_max(1.0))
+        with self.weights.turn:
+            rate, decay, update = self._apply(out, parts["valid"], steps)
         result = None
         if diagnose:
             result = self._diagnostics(batch, out, loss, parts, norm) | {"learning_rate": rate, "weight_decay": decay}
             if not math.isfinite(result["loss"]):
-                raise DicerlError(f"the loss became {result['loss']} at update {self.updates}; try a smaller optimizer.learning_rate")
-        self.updates += 1
+                raise DicerlError(f"the loss became {result['loss']} at update {update}; try a smaller optimizer.learning_rate")
         return result
 
+    @torch.no_grad()
+    def _apply(self, out: Output, valid: Tensor, steps: int) -> tuple[float, float, int]:
+        """The gradient to the weights, which are then this learner's own: (learning rate, weight decay, updates before this one)."""
+        # Reset steps are no data: progress is counted in whole batches of valid steps, so the schedules end with the run.
+        full = self.config.sequence.batch * self.config.sequence.length
+        o, w = self.config.optimizer, self.weights
+        update = w.updates
+        rate, decay = schedule(self.config, w.steps_trained / full, self.total)
+        adamw([w.flat[: len(self.gradient)]], [self.gradient], [w.moments[0]], [w.moments[1]], [], [w.adam_steps], fused=True, amsgrad=False,
+              maximize=False, beta1=o.beta1, beta2=o.beta2, lr=rate, weight_decay=decay, eps=o.eps)
+        if self.network.log_inv_temperature is not None:
+            most = abs(math.log(self.config.bandit.max_inv_temperature))
+            w["log_inv_temperature"].clamp_(min=-most, max=most)
+        if self.config.behaviour.scale == "normalised":
+            spread = losses.masked_mean(out.advantage.detach()[:-1].std(-1, correction=0), valid)
+            w["advantage_scale"].lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
+        w.updates, w.steps_trained = update + 1, w.steps_trained + steps
+        self.fetch()
+        if w.updates % self.config.runtime.push_every == 0:
+            self.publish()
+        return rate, decay, update
+
+    @torch.no_grad()
+    def fetch(self) -> None:
+        """The weights as they are now, where they are not the network's own."""
+        if self.weights.flat is not self.network.flat:
+            self.network.flat.copy_(self.weights.flat)
+
+    def publish(self) -> None:
+        """The network as it is now."""
+        if self._publish is not None:
+            self._publish(self.network.flat.detach().cpu(), self.updates)
+
     def _gradients(self, data: dict[str, Tensor]) -> tuple[Output, losses.Losses, dict[str, Tensor]]:
-        """The gradient of the batch's loss, into the parameters; every loss is a mean over valid steps, so that of a batch is
+        """The gradient of the batch's loss; every loss is a mean over valid steps, so that of a batch is
         its shards' weighted by their number of valid steps."""
-        self.optimizer.zero_grad(set_to_none=True)
         if self._pool is None:
             out = self.forward(data)
             loss, parts = self.loss(out, data)
-            loss.total.backward()
+            torch._foreach_copy_(self._slopes, self._slopes_of(loss.total))
             return out, loss, parts
         batch = data["valid"].shape[1]
         valid = data["valid"][self.config.sequence.burn_in : -1]
         total = valid.sum().clamp_min(1)
 
-        def work(columns: slice) -> tuple[Output, losses.Losses, dict[str, Tensor], tuple[Tensor, ...]]:
+        def work(columns: slice) -> tuple[Output, losses.Losses, dict[str, Tensor], Sequence[Tensor]]:
             share = {n: x[:, columns] if n in self._per_step else x[columns] for n, x in data.items()}
             out = self.forward(share)
             loss, parts = self.loss(out, share, columns)
             weight = valid[:, columns].sum() / total
-            return out, losses.Losses(*(weight * term for term in loss)), parts, torch.autograd.grad(weight * loss.total, self._trained)
+            return out, losses.Losses(*(weight * term for term in loss)), parts, self._slopes_of(weight * loss.total)
 
         borders = [batch * i // self.threads for i in range(self.threads + 1)]
         outs, terms, parts, gradients = zip(*self._pool.map(work, (slice(a, b) for a, b in pairwise(borders))), strict=True)
-        for parameter, *each in zip(self._trained, *gradients, strict=True):
-            parameter.grad = sum(each[1:], each[0])
+        torch._foreach_copy_(self._slopes, gradients[0])
+        for each in gradients[1:]:
+            torch._foreach_add_(self._slopes, each)
         out = Output(*(torch.cat([x.detach() for x in field], 1) for field in zip(*outs, strict=True)))
         joined = {n: torch.cat([p[n] for p in parts], -1 if n in ("alpha", "beta") else 1) for n in parts[0]}
         return out, losses.Losses(*(sum(each[1:], each[0]) for each in zip(*terms, strict=True))), joined
+
+    def _slopes_of(self, loss: Tensor) -> Sequence[Tensor]:
+        return torch.autograd.grad(loss, self._trained, materialize_grads=True)
 
     def _shape(self, reward: Tensor) -> Tensor:
         return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)
@@ -255,7 +292,7 @@ class Learner:
         trainable = self.network.log_inv_temperature
         if trainable is not None:
             numbers |= {"trainable_inv_temperature": trainable.detach().exp(),
-                        "trainable_gradient": torch.zeros(()) if trainable.grad is None else trainable.grad}
+                        "trainable_gradient": view(self.gradient, self.network.layout, "log_inv_temperature")}
         names = list(numbers)
         result = dict(zip(names, torch.stack([numbers[n].float().reshape(()) for n in names]).tolist(), strict=True))
         mask = batch["valid"][start:-1]
@@ -266,24 +303,6 @@ class Learner:
             "sequence_age": float(time.time() - batch["created"].mean()), "valid_fraction": float(mask.mean()),
             **{f"{name}_mean": float(x.mean()) if x.size else 0.0 for name, x in drawn.items()},
         }
-
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's state by parameter name, for a checkpoint."""
-        out = {}
-        for name, parameter in self.network.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                out[f"{name}/{key}"] = value.detach().cpu().contiguous()
-        return out
-
-    def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for name, parameter in self.network.named_parameters():
-            prefix = name + "/"
-            state: dict[str, Any] = {k[len(prefix):]: v for k, v in tensors.items() if k.startswith(prefix)}
-            if state:
-                self.optimizer.state[parameter] = {
-                    k: v.to(self.device).clone(memory_format=torch.preserve_format) if k == "step"
-                    else torch.empty_like(parameter).copy_(v) for k, v in state.items()
-                }
 
 
 @torch.no_grad()

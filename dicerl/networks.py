@@ -9,13 +9,13 @@ versioned, pushed and saved with the parameters.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dicerl import lstm
+from dicerl import lstm, weights
 from dicerl.config import Config
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
@@ -121,6 +121,13 @@ class Network(nn.Module):
         if self.lstm is not None:
             with torch.no_grad():  # remember by default: gates i, f, g, o
                 self.lstm.bias_ih_l0[config.lstm : 2 * config.lstm] = config.forget_bias
+        self.flat, self.layout, self.num_trained = weights.flatten(self)  # all of it as one vector
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Network:
+        """Moving a module to a device takes its tensors apart."""
+        super()._apply(fn, recurse)
+        self.flat, self.layout, self.num_trained = weights.flatten(self)
+        return self
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -243,15 +250,12 @@ class Network(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
 
-def flat_state(network: nn.Module) -> Tensor:
-    """Parameters and buffers as one float32 vector."""
-    return torch.cat([x.detach().reshape(-1).to("cpu", torch.float32) for x in network.state_dict().values()])
+def flat_state(network: Network) -> Tensor:
+    """A copy of the network's vector of parameters and buffers."""
+    return network.flat.detach().to("cpu", copy=True)
 
 
 @torch.no_grad()
-def load_flat_state(network: nn.Module, flat: Tensor) -> None:
+def load_flat_state(network: Network, flat: Tensor) -> None:
     """The inverse of flat_state, in place."""
-    offset = 0
-    for x in network.state_dict().values():
-        x.copy_(flat[offset : offset + x.numel()].view_as(x))
-        offset += x.numel()
+    network.flat.copy_(flat)

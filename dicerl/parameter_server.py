@@ -20,6 +20,7 @@ class ParameterServer:
             for tensor in (self._buffers, self._counter, self._versions):
                 tensor.share_memory_()
 
+    @torch.no_grad()
     def push(self, flat: Tensor, version: int) -> None:
         """Publish parameters; ``version`` is the number of learner updates behind them."""
         turn = int(self._counter) + 1
@@ -27,8 +28,9 @@ class ParameterServer:
         self._versions[turn % 2] = version
         self._counter.fill_(turn)
 
-    def pull(self, known: int = -1) -> tuple[int, Tensor] | None:
-        """(version, parameters), or None where the newest version is ``known`` or nothing was pushed yet."""
+    @torch.no_grad()
+    def pull(self, into: Tensor, known: int = -1) -> int | None:
+        """Copy the newest parameters and tell their version, or None where that is ``known`` or nothing was pushed yet."""
         while True:
             turn = int(self._counter)
             if turn == 0:
@@ -36,6 +38,6 @@ class ParameterServer:
             version = int(self._versions[turn % 2])
             if version == known:
                 return None
-            flat = self._buffers[turn % 2].clone()
+            into.copy_(self._buffers[turn % 2])
             if int(self._counter) == turn and int(self._versions[turn % 2]) == version:
-                return version, flat
+                return version

@@ -61,7 +61,7 @@ class Progress:
         if recent is not None and (self._best is None or recent > self._best):
             self._best = recent
         favoured = [(name.replace("inv_temperature", "1/tau").replace("_", " "), f"{low:.2f}–{high:.2f}")
-                    for name, (low, high) in values["favoured"].items()]
+                    for name, (low, high) in values["favoured"]().items()]
         cells = [
             ("frames", f"{values['frames']:,} of {values['total_frames']:,}"), ("frames/s", number(rate, 0)), ("time left", left),
             ("return, recent", number(recent)), ("best", number(self._best)), ("evaluation, best", number(values.get("best_evaluation"))),

@@ -462,17 +462,17 @@ def test_the_memory_of_a_window_is_counted_right():
 
 def test_a_reader_gets_the_newest_version_once():
     server = ParameterServer(3)
-    assert server.pull() is None  # nothing was pushed yet
+    mine = torch.zeros(3)
+    assert server.pull(mine) is None  # nothing was pushed yet
     server.push(torch.full((3,), 1.0), 0)
-    assert server.pull(known=0) is None
-    version, flat = server.pull()
-    assert (version, flat.tolist()) == (0, [1.0, 1.0, 1.0])
+    assert server.pull(mine, known=0) is None
+    assert not mine.any()
+    assert (server.pull(mine), mine.tolist()) == (0, [1.0, 1.0, 1.0])
     server.push(torch.full((3,), 2.0), 25)
     server.push(torch.full((3,), 3.0), 50)
-    version, newer = server.pull(known=0)
-    assert (version, newer.tolist()) == (50, [3.0, 3.0, 3.0])
-    assert server.pull(known=50) is None
-    assert flat.tolist() == [1.0, 1.0, 1.0]  # what a reader holds is its own
+    assert mine.tolist() == [1.0, 1.0, 1.0]  # what a reader holds is its own
+    assert (server.pull(mine, known=0), mine.tolist()) == (50, [3.0, 3.0, 3.0])
+    assert server.pull(mine, known=50) is None
 
 
 def push_constantly(server, size, stop, first=1):
@@ -484,15 +484,15 @@ def push_constantly(server, size, stop, first=1):
         time.sleep(0)
 
 
-def read_while_it_is_pushed(server, seconds):
+def read_while_it_is_pushed(server, size, seconds):
     """Versions pulled; each set must be whole and of its version."""
-    seen, version = [], 0
+    seen, version, flat = [], 0, torch.empty(size)
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(seen) < 5:
-        newest = server.pull(version)
+        newest = server.pull(flat, version)
         if newest is None:
             continue
-        before, (version, flat) = version, newest
+        before, version = version, newest
         low, high = float(flat.min()), float(flat.max())
         assert low == high == version, f"torn: version {version} holds {low} to {high}"
         assert version > before
@@ -509,7 +509,7 @@ def test_a_reader_never_sees_a_torn_set_beside_a_thread_that_pushes(size):
     writer = threading.Thread(target=push_constantly, args=(server, size, stop))
     writer.start()
     try:
-        seen = read_while_it_is_pushed(server, 0.7)
+        seen = read_while_it_is_pushed(server, size, 0.7)
     finally:
         stop.set()
         writer.join()
@@ -524,9 +524,9 @@ def test_a_reader_never_sees_a_torn_set_beside_a_process_that_pushes():
     writer.start()
     try:
         end = time.monotonic() + 60
-        while server.pull(0) is None and time.monotonic() < end:
+        while server.pull(torch.empty(size), 0) is None and time.monotonic() < end:
             time.sleep(0.01)
-        seen = read_while_it_is_pushed(server, 1.5)
+        seen = read_while_it_is_pushed(server, size, 1.5)
     finally:
         stop.set()
         writer.join(10)

@@ -320,7 +320,7 @@ class Wrong(Catch):
 def act(config, make):
     env = make_vector_env(config, 2, make)
     actor = Actor(config, env, Network(config, env.spec), schema(config, env.spec), rng=np.random.default_rng(0), env_seed=0,
-                  get_parameters=lambda version: None, send_sequences=lambda windows: None,
+                  get_parameters=lambda flat, version: None, send_sequences=lambda windows: None,
                   next_temperatures=lambda _, wanted: lambda: [(1.0,)] * wanted)
     for _ in range(8):
         actor.act()

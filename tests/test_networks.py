@@ -14,6 +14,7 @@ from dicerl.learner import calibrate_scale
 from dicerl.networks import Network, flat_state, load_flat_state
 from dicerl.presets import preset
 from dicerl.runtime.setup import moments
+from dicerl.weights import ALIGNED
 
 ACTIONS = probe.ACTIONS
 
@@ -387,17 +388,18 @@ def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
 # --- parameters ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_flat_state_and_back(channels_last):
+@pytest.mark.parametrize("moved", [False, True])
+def test_flat_state_and_back(moved):
     network = make((10, 10, 4), "bool", normalise="statistics")
-    if channels_last:  # as the learner keeps it
-        network.to(memory_format=torch.channels_last)
+    if moved:  # which takes a module's tensors apart
+        network.to(memory_format=torch.channels_last).double().float()
     with torch.no_grad():
         for x in network.state_dict().values():
             x.normal_()
     flat = flat_state(network)
     assert flat.dtype == torch.float32
-    assert flat.shape == (sum(x.numel() for x in network.state_dict().values()),)
+    assert flat.shape == (sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),)
+    assert flat.sum().item() == pytest.approx(sum(x.sum().item() for x in network.state_dict().values()), abs=1e-2)  # and zeros between them
     assert len(flat) > network.num_parameters()  # buffers are in it
     other = make((10, 10, 4), "bool", normalise="statistics")
     load_flat_state(other, flat)

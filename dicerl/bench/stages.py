@@ -2,7 +2,7 @@
 
     limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),    uses = reuse * batch / (batch - replayed)
 
-Every rate is in agent steps per second. A feed-forward network has no burn-in to pay for.
+Every rate is in agent steps per second, which the steps that reset an environment are not. A feed-forward network has no burn-in to pay for.
 """
 
 from __future__ import annotations
@@ -14,91 +14,90 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl.actor import sample
+from dicerl.actor import acting_policy, sample
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
-from dicerl.core.policy import log_probs
-from dicerl.envs import EnvSpec, make_vector_env
+from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
 from dicerl.learner import Learner
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
 from dicerl.sequence import Arrays, allocate, schema, window_length
 
 
-def rate(call: Callable[[], Any], steps: int, seconds: float) -> float:
-    """Steps per second of ``call``, which does ``steps`` of them; the best of three stretches, since others only slow it."""
+def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
+    """Steps per second of ``call``, which does ``steps`` of them, over all this time: what slows a machine now and then slows the whole, too."""
     call()
-    best = 0.0
-    for _ in range(3):
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds / 3 or count == 0:
-            call()
-            count += 1
-        best = max(best, count * steps / (time.perf_counter() - start))
-    return best
+    count, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds or count == 0:
+        call()
+        count += 1
+    return count * steps / passed
 
 
 def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
-    """Environment, inference, burn-in forward and training alone, each on one thread at the run's real batch sizes."""
+    """Environment, inference, burn-in forward and training alone, each on one thread at the run's real batch sizes and on sequences of
+    random play: where episodes are short, resets between them cost time in every stage and are no agent steps."""
     keep_freed_memory()
     torch.set_num_threads(1)
     rng = np.random.default_rng(config.seed)
     n = max(1, config.runtime.num_envs // machine.num_actors)
     env = make_vector_env(config, n, num_threads=1)
-    observation = env.reset(config.seed)
+    env.reset(config.seed)
     say("environment alone …")
-    result = {"env_steps_per_s": rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)}
+    slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)  # a second, reset steps too
+    batch = _played(config, spec, env, rng)
     env.close()
+    valid = float(batch["valid"].mean())
+    result = {"valid_fraction": valid, "env_steps_per_s": valid * slots}
 
     network = build_network(config, spec)
-    inv = torch.full((n,), 10.0)
-    state = network.initial_state(n)
-
-    @torch.inference_mode()
-    def infer() -> None:
-        out = network.unroll(torch.from_numpy(observation)[None], state, None)
-        sample(log_probs(out.advantage[0], inv).numpy(), rng)
-
+    observation, state = np.resize(batch["observation"][-1], (n, *spec.observation_shape)), network.initial_state(n)
+    last_action, last_reward = np.resize(batch["action"][-1], n), np.resize(batch["reward"][-1], n)
+    behaviour = np.stack([np.resize(batch[name][-1], n) for name in PARAMETERS[config.behaviour.family]], 1)
     say("inference alone …")
-    result["inference_steps_per_s"] = rate(infer, n, seconds)
+    result["inference_steps_per_s"] = rate(lambda: sample(
+        acting_policy(config, network, observation, state, last_action, last_reward, behaviour)[0], rng), valid * n, seconds)
 
+    burn_in = config.sequence.burn_in
+    first = torch.from_numpy(~np.concatenate([np.ones_like(batch["valid"][:1]), batch["valid"][:-1]]))
+    size, length = config.sequence.batch, config.sequence.length
     trained = config.replace(**{"sequence.burn_in": 0})
     learner = Learner(trained, network, machine.total_updates, machine.device)
-    batch = _batch(trained, spec, observation, rng)
-    size, length = config.sequence.batch, config.sequence.length
-    burn_in = config.sequence.burn_in if config.network.lstm else 0
-    if burn_in:
-        warm = np.ascontiguousarray(np.resize(batch["observation"], (burn_in, size, *spec.observation_shape)))
-        zero = network.initial_state(size)
+    rate_of_burn_in = float("inf")
+    if burn_in and config.network.lstm:
+        warm, zero = torch.from_numpy(batch["observation"][:burn_in]), network.initial_state(size)
 
         @torch.no_grad()
         def forward() -> None:
-            network.unroll(torch.from_numpy(warm).to(machine.device), zero, None)
+            network.unroll(warm.to(machine.device), zero, first[:burn_in].to(machine.device))
 
         say("burn-in forward alone …")
-        result["burn_in_steps_per_s"] = rate(forward, burn_in * size, seconds)
-    else:
-        result["burn_in_steps_per_s"] = float("inf")
+        rate_of_burn_in = rate(forward, float(batch["valid"][:burn_in].sum()), seconds)
+    fields = schema(config, spec)
+    batch = {name: x[burn_in:] if fields[name].per_step else x for name, x in batch.items()}
     say("training alone …")
-    result["train_steps_per_s"] = rate(lambda: learner.update(batch), length * size, seconds)
+    result["train_steps_per_s"] = rate(lambda: learner.update(batch), float(batch["valid"][:-1].sum()), seconds)
     uses = config.sequence.reuse * size / (size - config.replayed)
     cost = 1 / result["env_steps_per_s"] + 1 / result["inference_steps_per_s"] + uses * (
-        1 / result["train_steps_per_s"] + burn_in / length / result["burn_in_steps_per_s"])
-    result["limit_steps_per_s"] = machine.cores / cost
-    if not burn_in:
-        result["burn_in_steps_per_s"] = 0.0
+        1 / result["train_steps_per_s"] + burn_in / length / rate_of_burn_in)
+    result |= {"burn_in_steps_per_s": rate_of_burn_in if np.isfinite(rate_of_burn_in) else 0.0, "limit_steps_per_s": machine.cores / cost}
     return result
 
 
-def _batch(config: Config, spec: EnvSpec, observation: np.ndarray, rng: np.random.Generator) -> Arrays:
-    """A batch of the right shape with plausible contents."""
-    batch = allocate(schema(config, spec), window_length(config), config.sequence.batch)
-    batch["observation"][:] = np.resize(observation, batch["observation"].shape)
-    batch["action"][:] = rng.integers(spec.num_actions, size=batch["action"].shape)
-    batch["valid"][:] = True
-    batch["discount"][:] = config.loss.discount
-    batch["log_prob"][:] = -np.log(spec.num_actions)
-    batch["scale"][:] = 1.0
+def _played(config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator) -> Arrays:
+    """A batch of windows of random play, with some inverse temperature; environments repeat where a batch holds more."""
+    fields, length = schema(config, spec), window_length(config)
+    windows = allocate(fields, length, env.num_envs)
+    ended = np.zeros(env.num_envs, np.bool_)
+    for t in range(length):
+        action = rng.integers(spec.num_actions, size=env.num_envs)
+        windows["observation"][t], windows["reward"][t], terminated, truncated = env.step(action)
+        windows["action"][t], windows["valid"][t] = action, ~ended
+        windows["discount"][t] = np.where(terminated, 0.0, config.loss.discount)
+        ended = (terminated | truncated) & ~ended
+    windows["log_prob"][:] = -np.log(spec.num_actions)
+    windows["scale"][:] = 1.0
     for name in PARAMETERS[config.behaviour.family]:
-        batch[name][:] = 10.0 if name.startswith("inv") else 0.1
-    batch["created"][:] = time.time()
-    return batch
+        windows[name][:] = 10.0 if name.startswith("inv") else 0.1
+    windows["created"][:] = time.time()
+    columns = np.arange(config.sequence.batch) % env.num_envs
+    return {name: np.take(x, columns, axis=1 if fields[name].per_step else 0) for name, x in windows.items()}

@@ -70,8 +70,8 @@ def entropy_bonus(advantage_head: Tensor, inv_temperature: Tensor, scale: str, w
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the valid steps; 0 where there is none."""
-    return torch.where(valid, x, torch.zeros_like(x)).sum() / valid.sum().clamp_min(1)
+    """Mean over the valid steps; 0 where there is none.    [..., T, B], [T, B] -> [...]"""
+    return torch.where(valid, x, 0.0).sum((-2, -1)) / valid.sum().clamp_min(1)
 
 
 def weighted_sum(
@@ -83,7 +83,7 @@ def weighted_sum(
 
     alpha and beta may be given for each sequence, ``[B]`` (the ablation ``random_scaling``).
     """
-    l_v, l_q, l_pi = masked_mean(value, valid), masked_mean(q, valid), masked_mean(policy, valid)
+    l_v, l_q, l_pi = masked_mean(torch.stack([value, q, policy]), valid).unbind()
 
     def scaled(scale: float | Tensor, term: Tensor, mean: Tensor) -> Tensor:
         return masked_mean(scale * term, valid) if isinstance(scale, Tensor) else scale * mean

@@ -36,7 +36,7 @@ class DRTrace(NamedTuple):
 def clipped_ratio(log_ratio: Tensor, valid: Tensor, bar: float) -> Tensor:
     """min(ratio, bar) as exp(min(log ratio, log bar)), so that nothing overflows; 0 where not valid."""
     ratio = log_ratio.clamp_max(math.log(bar)).exp()
-    return torch.where(valid.bool(), ratio, torch.zeros_like(ratio))
+    return torch.where(valid.bool(), ratio, 0.0)
 
 
 @torch.no_grad()
@@ -114,23 +114,23 @@ def _v_correction(
 ) -> tuple[Tensor, Tensor]:
     """vs_t - V_t, and the same one step later (0 after the window's last step)."""
     rho = clipped_ratio(log_ratio, valid, rho_bar)
-    c = clipped_ratio(log_ratio, valid, c_bar)
+    c = rho if c_bar == rho_bar else clipped_ratio(log_ratio, valid, c_bar)
     correction = _backward_sum(rho * delta, discount * c)
     return correction, torch.cat([correction[1:], torch.zeros_like(correction[:1])])
 
 
 def _clean(reward: Tensor, valid: Tensor) -> Tensor:
     """A reset step's reward may be anything; what is not finite would outlive the factor 0 that removes it."""
-    return torch.where(valid.bool() | reward.isfinite(), reward, torch.zeros_like(reward))
+    return torch.where(valid.bool(), reward, reward.nan_to_num(0.0, 0.0, 0.0))
 
 
 def _backward_sum(term: Tensor, weight: Tensor) -> Tensor:
     """x_t = term_t + weight_t x_{t+1}, with x_T = 0.    [T, B], [T, B] -> [T, B]"""
-    out = torch.empty_like(term)
-    following = torch.zeros_like(term[0])
-    for row, x, w in zip(reversed(out.unbind()), reversed(term.unbind()), reversed(weight.unbind()), strict=True):
-        following = torch.addcmul(x, w, following, out=row)
-    return out
+    terms, weights = term.unbind(), weight.unbind()
+    rows = [terms[-1]]
+    for x, w in zip(reversed(terms[:-1]), reversed(weights[:-1]), strict=True):
+        rows.append(torch.addcmul(x, w, rows[-1]))
+    return torch.stack(rows[::-1])
 
 
 def _check(**tensors: Tensor) -> None:

@@ -24,6 +24,7 @@ import cloudpickle
 import numpy as np
 import torch
 import torch.multiprocessing as mp
+from torch import Tensor
 
 from dicerl import checkpoint, seeding
 from dicerl.actor import Actor, Episode
@@ -32,11 +33,12 @@ from dicerl.envs import EnvSpec, make_vector_env
 from dicerl.errors import DicerlError
 from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner
-from dicerl.networks import Network, flat_state, load_flat_state
+from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.setup import Plan, keep_freed_memory
 from dicerl.sequence import Arrays, Store, schema
 from dicerl.timing import Times
+from dicerl.weights import Weights
 
 HEARTBEAT = 0.5  # seconds
 
@@ -50,6 +52,7 @@ class Shared:
     plan: Plan
     store: Store
     parameters: ParameterServer
+    weights: Weights
     make_env: bytes  # cloudpickled callable or None
     on_batch: bytes  # the same
 
@@ -167,21 +170,20 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
             pipe.send(("times", actor.times.take()))
 
 
-def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, updates: int, steps_trained: int) -> None:
-    """-> ("taken", slots) | ("trained", updates, diagnostics or None) | ("pushed",) | ("saved", updates, steps trained) | ("not_saved", reason)
-    <- ("batch", slots) | ("push",) | ("save", folder) | ("stop",)"""
+def learner_role(pipe: Connection, shared: Shared) -> None:
+    """-> ("taken", slots) | ("trained", diagnostics or None) | ("pushed",) | ("saved", steps trained) | ("not_saved", reason)
+    <- ("batch", slots, whether to diagnose) | ("push",) | ("save", folder)"""
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
-    config = shared.config
+    config, plan = shared.config, shared.plan
     network = Network(config, shared.spec)
-    newest = shared.parameters.pull()
-    assert newest is not None
-    load_flat_state(network, newest[1])
-    learner = Learner(config, network, shared.plan.total_updates, shared.plan.device, shared.plan.learner_threads)
-    if resume_from is not None:
-        learner.load_optimizer_tensors(checkpoint.read_tensors(Path(resume_from), "optimizer"))
-    learner.updates, learner.steps_trained = updates, steps_trained
-    on_batch = cloudpickle.loads(shared.on_batch)
     times = Times()
+
+    def publish(flat: Tensor, version: int) -> None:
+        with times("pushing"):
+            shared.parameters.push(flat, version)
+
+    learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads, shared.weights, publish)
+    on_batch = cloudpickle.loads(shared.on_batch)
     while True:
         with times("starved"):
             message = pipe.recv()
@@ -192,26 +194,23 @@ def learner_role(pipe: Connection, shared: Shared, resume_from: str | None, upda
             if on_batch is not None:
                 on_batch(learner, batch)
             with times("training"):
-                diagnostics = learner.update(batch, diagnose=learner.updates % config.log_every == 0)
-            if learner.updates % config.runtime.push_every == 0:
-                with times("pushing"):
-                    shared.parameters.push(flat_state(learner.network), learner.updates)
+                diagnostics = learner.update(batch, diagnose=message[2])
             if diagnostics is not None:
                 diagnostics |= {f"learner_{name}": part for name, part in times.take().items()}
-            pipe.send(("trained", learner.updates, diagnostics))
+            pipe.send(("trained", diagnostics))
         elif message[0] == "push":
-            shared.parameters.push(flat_state(learner.network), learner.updates)
+            learner.fetch()
+            learner.publish()
             pipe.send(("pushed",))
-        elif message[0] == "save":
+        else:
             folder = Path(message[1])
+            learner.fetch()
             try:
                 checkpoint.write_tensors(folder, "model", learner.network.state_dict())
-                checkpoint.write_tensors(folder, "optimizer", learner.optimizer_tensors())
-                pipe.send(("saved", learner.updates, learner.steps_trained))
+                checkpoint.write_tensors(folder, "optimizer", learner.weights.optimizer_tensors())
+                pipe.send(("saved", learner.weights.steps_trained))
             except OSError as error:
                 pipe.send(("not_saved", str(error)))
-        else:
-            return
 
 
 def evaluator_role(pipe: Connection, shared: Shared) -> None:
@@ -223,9 +222,7 @@ def evaluator_role(pipe: Connection, shared: Shared) -> None:
     version = -1
     while True:
         _, region = pipe.recv()
-        newest = shared.parameters.pull(version)
-        if newest is not None:
-            version, flat = newest
-            load_flat_state(network, flat)
+        newest = shared.parameters.pull(network.flat, version)
+        version = version if newest is None else newest
         result = evaluator.evaluate(region, seeding.stream(config.seed, "evaluation", max(version, 0)), lambda: pipe.send(("alive",)))
         pipe.send(("evaluated", result, version))

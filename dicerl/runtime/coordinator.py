@@ -146,7 +146,7 @@ class Coordinator:
         self.progress.update({
             **self.latest, "frames": self.frames, "total_frames": self.config.frames, "updates": self.updates, "episodes": self.episodes,
             "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-            "best_evaluation": self.best_evaluation, "favoured": self.temperatures.favoured(),
+            "best_evaluation": self.best_evaluation, "favoured": self.temperatures.favoured,  # to be called: it takes longer than all else here
         }, force)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Actor processes, a learner process, and this one: it supervises, keeps the collector's books and the bandits.
+"""Actor processes, learner processes, and this one: it supervises, keeps the collector's books and the bandits.
 
 Only slot numbers, temperatures and episode returns cross pipes. When no slot is free actors wait. A dead or stuck actor
 is replaced; a dead or stuck learner ends the run with the reason; nothing outlives this process. A checkpoint holds the
@@ -24,14 +24,15 @@ from dicerl.actor import Episode
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
 from dicerl.errors import DicerlError
-from dicerl.networks import Network, flat_state
+from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.children import Shared, actor_role, evaluator_role, learner_role, start
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan
 from dicerl.sequence import Store, schema, window_length
+from dicerl.weights import Weights
 
-BATCHES_AHEAD = 2  # sent to the learner before it asks
+BATCHES_AHEAD = 2  # sent to a learner before it asks
 LEARNER_PATIENCE = 5.0  # times runtime.stuck_seconds: one update may take a while
 STARTING_SECONDS = 120.0  # more patience with an actor that still builds its environments
 
@@ -55,6 +56,16 @@ class Worker:
     times: dict[str, float] = field(default_factory=dict)  # where its last second went
 
 
+@dataclass
+class Trainer:
+    """A learner process as the supervisor sees it."""
+
+    process: Any
+    pipe: Connection
+    heard: float
+    ahead: int = 0  # batches it has not trained yet
+
+
 class ProcessRuntime:
     def __init__(
         self, config: Config, spec: EnvSpec, plan: Plan, network: Network, coordinator: Coordinator, make_env: MakeEnv | None,
@@ -62,29 +73,32 @@ class ProcessRuntime:
         on_batch: Callable[..., None] | None = None,
     ) -> None:
         self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
-        flat = flat_state(network)
+        weights = Weights(network.flat, network.layout, network.num_trained, shared=True)
+        if resume is not None:
+            weights.load_optimizer_tensors(checkpoint.read_tensors(resume[0], "optimizer"))
+            weights.updates, weights.steps_trained = coordinator.updates, resume[1]["steps_trained"]
         self.shared = Shared(
             config, spec, plan, Store(schema(config, spec), window_length(config), plan.capacity, shared=True),
-            ParameterServer(flat.numel(), shared=True), cloudpickle.dumps(make_env), cloudpickle.dumps(on_batch),
+            ParameterServer(network.flat.numel(), shared=True), weights, cloudpickle.dumps(make_env), cloudpickle.dumps(on_batch),
         )
-        self.shared.parameters.push(flat, coordinator.updates)
+        self.shared.parameters.push(network.flat, coordinator.updates)
         self.collector = collector.build(config, plan.capacity)
-        self._ahead = 0  # batches the learner has not trained yet
+        self._batches = coordinator.updates  # sent to learners
         self._feeding = True
         self._evaluator: tuple[Any, Connection] | None = None
         self._evaluating = False
         self._news: selectors.BaseSelector | None = None
         self._folder: Path | None = None  # of the checkpoint being written
         self._pushed = False
-        self._learner: tuple[Any, Connection] | None = None
-        self._learner_heard = self._evaluator_heard = time.monotonic()
-        self._steps_trained = 0 if resume is None else resume[1]["steps_trained"]
+        self.learners: list[Trainer] = []
+        self._evaluator_heard = time.monotonic()
         # A resumed run must not repeat the streams of its first life.
         first = 0 if resume is None else resume[1]["incarnation"] + 1
         self._incarnation = first
         self.workers = [Worker(i, a, b - a, incarnation=first - 1) for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))]
         try:
-            self._learner = start(learner_role, self.shared, str(resume[0]) if resume else None, coordinator.updates, self._steps_trained)
+            for _ in range(plan.num_learners):
+                self.learners.append(Trainer(*start(learner_role, self.shared), heard=time.monotonic()))
             for worker in self.workers:
                 self._start_actor(worker)
         except BaseException:
@@ -104,11 +118,11 @@ class ProcessRuntime:
         for worker in self.workers:
             self._end_actor(worker)
         self._feeding = complete  # a stop trains what the learner has, a complete run all there is
-        self._until(lambda: not self._ahead and not (self._feeding and self.collector.ready()))
+        self._until(lambda: not self._ahead() and not (self._feeding and self.collector.ready()))
         if complete and self.config.evaluation.every:
             self._until(lambda: not self._evaluating)
             self._pushed = False
-            self._tell_learner("push")
+            self._tell_learner(self.learners[0], "push")
             self._until(lambda: self._pushed)
             self._evaluate()
             self._until(lambda: not self._evaluating)
@@ -116,6 +130,10 @@ class ProcessRuntime:
         self._save()
         self._until(lambda: self._folder is None)
         return complete
+
+    def _ahead(self) -> int:
+        """Batches that are not trained yet."""
+        return sum(learner.ahead for learner in self.learners)
 
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -130,19 +148,19 @@ class ProcessRuntime:
             key.data()
         self._feed()
         self._replace_stuck_actors()
-        self._check_learner_and_evaluator()
+        self._check_learners_and_evaluator()
         self.coordinator.show()
 
     def _listen(self) -> selectors.BaseSelector:
         """Every child's pipe and its end, and what to do then. Made anew only where children come or go: that takes as long as a message."""
-        assert self._learner is not None
         news = selectors.DefaultSelector()
         for worker in self.workers:
             if worker.pipe is not None:
                 news.register(worker.pipe, selectors.EVENT_READ, lambda w=worker: self._hear_actor(w))  # type: ignore[misc]
                 news.register(worker.process.sentinel, selectors.EVENT_READ, lambda w=worker: self._actor_died(w))  # type: ignore[misc]
-        news.register(self._learner[1], selectors.EVENT_READ, self._hear_learner)
-        news.register(self._learner[0].sentinel, selectors.EVENT_READ, self._learner_died)
+        for learner in self.learners:
+            news.register(learner.pipe, selectors.EVENT_READ, lambda x=learner: self._hear_learner(x))  # type: ignore[misc]
+            news.register(learner.process.sentinel, selectors.EVENT_READ, lambda x=learner: self._learner_died(x))  # type: ignore[misc]
         if self._evaluator is not None:
             news.register(self._evaluator[1], selectors.EVENT_READ, self._hear_evaluator)
             news.register(self._evaluator[0].sentinel, selectors.EVENT_READ, self._evaluator_died)
@@ -154,9 +172,13 @@ class ProcessRuntime:
             self._news = None
 
     def _feed(self) -> None:
-        while self._feeding and self._ahead < BATCHES_AHEAD and self.collector.ready():
-            self._ahead += 1
-            self._tell_learner("batch", self.collector.next_batch())
+        while self._feeding and self._folder is None and self.collector.ready():
+            learner = min(self.learners, key=lambda x: x.ahead)
+            if learner.ahead == BATCHES_AHEAD:
+                break
+            learner.ahead += 1
+            self._tell_learner(learner, "batch", self.collector.next_batch(), self._batches % self.config.log_every == 0)
+            self._batches += 1
         for worker in sorted(self.workers, key=lambda w: w.heard):  # who waits longest comes first
             if worker.wanted and self.collector.num_free:
                 slots = self.collector.lend(worker.wanted)
@@ -186,32 +208,34 @@ class ProcessRuntime:
         self.collector.give_back(worker.lent)
         worker.lent = []
 
-    def _hear_actor(self, worker: Worker) -> None:
+    def _hear_actor(self, worker: Worker) -> bool:
+        """One message; False where there will be no more. The selector tells of the next one: asking the pipe takes as long as reading it."""
         c = self.coordinator
-        while worker.pipe is not None and worker.pipe.poll():
-            try:
-                message = worker.pipe.recv()
-            except (EOFError, OSError):
-                return  # its death is told by its sentinel
-            worker.heard = time.monotonic()
-            kind = message[0]
-            if kind in ("alive", "slots", "episodes"):
-                c.agent_steps += message[1]
-                worker.stepped = worker.stepped or message[1] > 0
-            if kind == "slots":
-                worker.wanted = message[2]
-            elif kind == "times":
-                worker.times = message[1]
-            elif kind == "sequences":
-                self.collector.receive(message[1])
-                worker.lent = []
-            elif kind == "episodes":
-                self._tell_actor(worker, c.next_temperatures(worker.number, [Episode(*e) for e in message[2]], message[3]))
-            elif kind == "failed":
-                raise DicerlError(message[1])
-            elif kind == "crashed":
-                worker.last_words = message[1]
-                c.event("actor_crashed", actor=worker.number, traceback=message[2])
+        try:
+            assert worker.pipe is not None
+            message = worker.pipe.recv()
+        except (EOFError, OSError):
+            return False  # its death is told by its sentinel
+        worker.heard = time.monotonic()
+        kind = message[0]
+        if kind in ("alive", "slots", "episodes"):
+            c.agent_steps += message[1]
+            worker.stepped = worker.stepped or message[1] > 0
+        if kind == "slots":
+            worker.wanted = message[2]
+        elif kind == "times":
+            worker.times = message[1]
+        elif kind == "sequences":
+            self.collector.receive(message[1])
+            worker.lent = []
+        elif kind == "episodes":
+            self._tell_actor(worker, c.next_temperatures(worker.number, [Episode(*e) for e in message[2]], message[3]))
+        elif kind == "failed":
+            raise DicerlError(message[1])
+        elif kind == "crashed":
+            worker.last_words = message[1]
+            c.event("actor_crashed", actor=worker.number, traceback=message[2])
+        return True
 
     def _actor_times(self) -> dict[str, float]:
         """The actors' mean."""
@@ -228,7 +252,8 @@ class ProcessRuntime:
     def _actor_died(self, worker: Worker) -> None:
         if worker.process is None:
             return
-        self._hear_actor(worker)  # what it said last
+        while worker.pipe.poll() and self._hear_actor(worker):
+            pass  # what it said last
         self._replace(worker, worker.last_words or _how_it_ended(worker.process))
 
     def _replace(self, worker: Worker, reason: str) -> None:
@@ -248,87 +273,82 @@ class ProcessRuntime:
             if worker.process is not None and not worker.wanted and now - worker.heard > patience:
                 self._replace(worker, f"did nothing for {patience:.0f} s")
 
-    # --- learner
+    # --- learners
 
-    def _tell_learner(self, *message: Any) -> None:
-        assert self._learner is not None
+    def _tell_learner(self, learner: Trainer, *message: Any) -> None:
         try:
-            self._learner[1].send(message)
+            learner.pipe.send(message)
         except OSError:
-            self._learner_died()
+            self._learner_died(learner)
 
-    def _hear_learner(self) -> None:
-        assert self._learner is not None
-        pipe = self._learner[1]
-        while pipe.poll():
-            try:
-                message = pipe.recv()
-            except (EOFError, OSError):
-                return self._learner_died()
-            self._learner_heard = time.monotonic()
-            kind = message[0]
-            if kind == "taken":
-                self.collector.taken(message[1])
-            elif kind == "trained":
-                self._ahead -= 1
-                self.coordinator.trained(message[2], self.collector.numbers() | self._actor_times())
-            elif kind == "pushed":
-                self._pushed = True
-            elif kind == "saved":
-                self._steps_trained = message[2]
-                self._finish_checkpoint()
-            elif kind == "not_saved":
-                assert self._folder is not None
-                raise checkpoint.failed(self.coordinator.run.directory, self._folder, message[1])
-            else:
-                if kind == "crashed":
-                    self.coordinator.event("learner_crashed", traceback=message[2])
-                raise DicerlError(f"the learner failed: {message[1]}" if kind == "crashed" else message[1])
+    def _hear_learner(self, learner: Trainer) -> bool:
+        """One message; False where there will be no more."""
+        try:
+            message = learner.pipe.recv()
+        except (EOFError, OSError):
+            return False  # its death is told by its sentinel
+        learner.heard = time.monotonic()
+        kind = message[0]
+        if kind == "taken":
+            self.collector.taken(message[1])
+        elif kind == "trained":
+            learner.ahead -= 1
+            self.coordinator.trained(message[1], self.collector.numbers() | self._actor_times() if message[1] is not None else None)
+        elif kind == "pushed":
+            self._pushed = True
+        elif kind == "saved":
+            self._finish_checkpoint(message[1])
+        elif kind == "not_saved":
+            assert self._folder is not None
+            raise checkpoint.failed(self.coordinator.run.directory, self._folder, message[1])
+        else:
+            if kind == "crashed":
+                self.coordinator.event("learner_crashed", traceback=message[2])
+            raise DicerlError(f"the learner failed: {message[1]}" if kind == "crashed" else message[1])
+        return True
 
-    def _check_learner_and_evaluator(self) -> None:
+    def _check_learners_and_evaluator(self) -> None:
         """A learner that owes an answer for long ends the run; an evaluator loses its evaluation."""
         now = time.monotonic()
         # A child that only imports torch on a busy machine may take a minute for it.
         patience = max(LEARNER_PATIENCE * self.config.runtime.stuck_seconds, STARTING_SECONDS)
-        if (self._ahead or self._folder is not None) and now - self._learner_heard > patience:
-            raise DicerlError(f"the learner did nothing for {patience:.0f} s; the run ends here")
-        if not (self._ahead or self._folder is not None):
-            self._learner_heard = now
+        for learner in self.learners:
+            if not (learner.ahead or self._folder is not None):
+                learner.heard = now
+            elif now - learner.heard > patience:
+                raise DicerlError(f"the learner did nothing for {patience:.0f} s; the run ends here")
         if self._evaluating and self._evaluator is not None and now - self._evaluator_heard > patience:
             self._evaluator[0].kill()  # its sentinel tells the rest
 
-    def _learner_died(self) -> None:
-        assert self._learner is not None
-        process, pipe = self._learner
-        process.join(1.0)
-        if pipe.poll():
-            try:
-                last = pipe.recv()
-            except (EOFError, OSError):
-                last = None
-            if last is not None and last[0] in ("failed", "crashed"):
-                raise DicerlError(f"the learner failed: {last[1]}")
+    def _learner_died(self, learner: Trainer) -> None:
+        learner.process.join(1.0)
+        while learner.pipe.poll() and self._hear_learner(learner):
+            pass  # what it said last may be the reason
         whole = checkpoint.checkpoints_of(self.coordinator.run.directory)
         where = f"from update {whole[-1].name}" if whole else "from the beginning (there is no checkpoint yet)"
-        raise DicerlError(f"the learner {_how_it_ended(process)}; go on {where} with: dicerl resume {self.coordinator.run.directory}")
+        raise DicerlError(f"the learner {_how_it_ended(learner.process)}; go on {where} with: dicerl resume {self.coordinator.run.directory}")
 
     # --- checkpoints and evaluation
 
     def _save(self) -> None:
+        """Nothing is trained meanwhile: a checkpoint is that of an update."""
+        feeding, self._feeding = self._feeding, False
+        self._until(lambda: not self._ahead())
+        self._feeding = feeding
         try:
             self._folder = checkpoint.begin(self.coordinator.run.directory)
         except OSError as error:
             root = self.coordinator.run.directory / "checkpoints"
             raise checkpoint.failed(self.coordinator.run.directory, root / "tmp-none", error) from error
         self.coordinator.saved_at = self.coordinator.frames
-        self._tell_learner("save", str(self._folder))
+        self._tell_learner(self.learners[0], "save", str(self._folder))
 
-    def _finish_checkpoint(self) -> None:
+    def _finish_checkpoint(self, steps_trained: int) -> None:
         c, folder = self.coordinator, self._folder
         assert folder is not None
         try:
             checkpoint.finish(folder, c.run.directory, c.updates, c.state() | {
-                "incarnation": self._incarnation, "steps_trained": self._steps_trained})
+                "incarnation": self._incarnation, "steps_trained": steps_trained})
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         c.saved()
@@ -384,12 +404,11 @@ class ProcessRuntime:
         self._children_changed()
         for worker in getattr(self, "workers", []):
             self._end_actor(worker)
-        for child in (self._learner, self._evaluator):
-            if child is not None:
-                child[0].kill()
-                child[0].join()
-                child[1].close()
-        self._learner = self._evaluator = None
+        for process, pipe in [(x.process, x.pipe) for x in self.learners] + [self._evaluator] * (self._evaluator is not None):
+            process.kill()
+            process.join()
+            pipe.close()
+        self.learners, self._evaluator = [], None
         if self._folder is not None:
             checkpoint.discard(self._folder)
 

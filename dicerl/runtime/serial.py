@@ -21,7 +21,7 @@ from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
 from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner
-from dicerl.networks import Network, flat_state
+from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
@@ -46,17 +46,16 @@ class SerialRuntime:
         fields = schema(config, spec)
         self.store = Store(fields, window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
-        self.learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads)
-        flat = flat_state(self.learner.network)
-        self.parameters = ParameterServer(flat.numel())
+        self.parameters = ParameterServer(network.flat.numel())
+        self.learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads, publish=self._push)
         self._evaluator: Evaluator | None = None
         saved: dict[str, Any] = {}
         incarnation = 0
         if resume is not None:
             path, state = resume
             saved = state.get("serial", {})  # a checkpoint of the process runtime has none: new streams, no sequences
-            self.learner.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
-            self.learner.updates, self.learner.steps_trained = coordinator.updates, state["steps_trained"]
+            self.learner.weights.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
+            self.learner.weights.updates, self.learner.weights.steps_trained = coordinator.updates, state["steps_trained"]
             self.learner.lags = [(mean, most) for mean, most in saved.get("lags", [])]
             incarnation = state["incarnation"] + 1
             slots = self.collector.restore(saved.get("uses", []), saved.get("kept", 0))
@@ -67,7 +66,7 @@ class SerialRuntime:
             if slots:
                 sequences = {n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()}
                 self.store.write(slots, sequences, list(range(len(slots))))
-        self.parameters.push(flat, self.learner.updates)
+        self.learner.publish()
         self.actor = Actor(
             config, make_vector_env(config, config.runtime.num_envs, make_env), build_network(config, spec), fields,
             rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)), env_seed=self._env_seed(),
@@ -137,15 +136,13 @@ class SerialRuntime:
             self._on_batch(self.learner, batch)
         with self.times("learner_training"):
             diagnostics = self.learner.update(batch, diagnose=self.learner.updates % self.config.log_every == 0)
-        if self.learner.updates % self.config.runtime.push_every == 0:
-            with self.times("learner_pushing"):
-                self._push()
         if diagnostics is not None:
             diagnostics |= self.times.take() | {f"actor_{name}": part for name, part in self.actor.times.take().items()}
         self.coordinator.trained(diagnostics, self.collector.numbers())
 
-    def _push(self) -> None:
-        self.parameters.push(flat_state(self.learner.network), self.learner.updates)
+    def _push(self, flat: torch.Tensor, version: int) -> None:
+        with self.times("learner_pushing"):
+            self.parameters.push(flat, version)
 
     def evaluate(self) -> None:
         c = self.coordinator
@@ -157,16 +154,16 @@ class SerialRuntime:
 
     def save(self) -> None:
         """A checkpoint between two windows: what the learner, the vote and the waiting sequences need to go on exactly."""
-        self._push()  # the restart that follows pulls these
+        self.learner.publish()  # the restart that follows pulls these
         pending, kept = self.collector.pending(), self.collector.kept()
         sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
         state = self.coordinator.state() | {
-            "steps_trained": self.learner.steps_trained, "incarnation": self.actor.incarnation, "serial": {
+            "steps_trained": self.learner.weights.steps_trained, "incarnation": self.actor.incarnation, "serial": {
             "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
             "kept": len(kept), "replay_rng": self.collector.rng.bit_generator.state, "lags": self.learner.lags,
             **{name: getattr(self.collector, name) for name in COUNTS}}}
         checkpoint.save(self.coordinator.run.directory, self.learner.updates, {
-            "model": self.learner.network.state_dict(), "optimizer": self.learner.optimizer_tensors(),
+            "model": self.learner.network.state_dict(), "optimizer": self.learner.weights.optimizer_tensors(),
             "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()}}, state)
         self.coordinator.saved()
 

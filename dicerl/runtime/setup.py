@@ -20,6 +20,7 @@ from dicerl.learner import calibrate_scale, choose_device, total_updates
 from dicerl.networks import Network
 from dicerl.sequence import schema, window_bytes, window_length
 
+LEARNERS = 2  # at most, where the machine chooses: a gradient is that many updates late, less one
 ENVS_AN_ACTOR = 8  # at least, where the machine chooses
 
 
@@ -30,6 +31,7 @@ class Plan:
     runtime: str
     device: torch.device
     num_actors: int
+    num_learners: int
     learner_threads: int
     capacity: int  # of the collector, in sequences
     slot_bytes: int
@@ -71,22 +73,28 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     if runtime == "auto":
         runtime = "process" if count > 1 else "serial"
     small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
-    actors = threads = 1
+    actors = learners = threads = 1
     if runtime == "process":
         # Beside a GPU the actors need the machine. On a CPU a learner of large batches and the actors may each use every core:
         # whoever waits for the other leaves its cores to it. Few environments in an actor make inference dear.
         wanted = count if device.type == "cpu" and not small else count - 1
         actors = config.runtime.num_actors or max(1, min(wanted, config.runtime.num_envs // ENVS_AN_ACTOR))
         actors = min(actors, config.runtime.num_envs)
+        # A small network's learner is busy with many small operations, which threads of one process cannot share; with a mere
+        # multi-layer perceptron it keeps up with an actor.
+        slow = small and (spec.is_image or config.network.lstm > 0)
+        learners = config.runtime.num_learners or (min(count, LEARNERS) if slow and device.type == "cpu" else 1)
+        if learners > 1 and device.type != "cpu":
+            raise ConfigError("runtime.num_learners", learners, f"learners share weights in the machine's memory, not on {device}: it must be 0 or 1")
     if device.type == "cpu":
         threads = config.runtime.learner_threads or (1 if small else count)
     threads = min(threads, config.sequence.batch)
-    capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs)
+    capacity = config.sequence.capacity or default_capacity(config.sequence.batch * learners, config.runtime.num_envs)
     if config.replayed:
         capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
     slot = window_bytes(schema(config, spec), window_length(config))
     _require_memory(config, spec, runtime, actors, capacity, slot)
-    return Plan(runtime, device, actors, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
+    return Plan(runtime, device, actors, learners, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
 
 
 def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, capacity: int, slot: int) -> None:
