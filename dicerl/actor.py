@@ -123,24 +123,25 @@ class Actor:
     def advance(self) -> None:
         """Take the chosen actions in the environments."""
         t, w = self._t, self._window
-        action, was_ended = w["action"][t], self._ended
+        action, valid, was_ended = w["action"][t], w["valid"][t], self._ended
         with self.times("environment"):
             observation, reward, terminated, truncated = self.env.step(action)
         require_finite(self.env.spec, "reward", reward)
         require_finite(self.env.spec, "observed value", observation)
         w["reward"][t] = reward
-        w["discount"][t] = np.where(terminated, 0.0, self.config.loss.discount)
+        np.multiply(self.config.loss.discount, ~terminated, out=w["discount"][t])
         self._return += reward
-        self._steps += ~was_ended
-        self.agent_steps += int((~was_ended).sum())
+        self._steps += valid
+        self.agent_steps += int(np.count_nonzero(valid))
+        self._last_action, self._last_reward = action.copy(), w["reward"][t].copy()
+        self._ended = terminated | truncated
         if was_ended.any():  # a reset step: what stands in `observation` now is an episode's first
-            with torch.inference_mode():
-                self._state[:, torch.from_numpy(was_ended)] = 0.0
             self._fetch()
-            self._behaviour[was_ended] = self._following[was_ended]
-        self._last_action = np.where(was_ended, -1, action)
-        self._last_reward = np.where(was_ended, 0.0, reward).astype(np.float32)
-        self._ended = (terminated | truncated) & ~was_ended
+            begun = np.flatnonzero(was_ended)
+            self._state.numpy()[:, begun] = 0.0
+            self._behaviour[begun] = self._following[begun]
+            self._last_action[begun], self._last_reward[begun] = -1, 0.0
+            self._ended[begun] = False
         if self._ended.any():
             ended = np.flatnonzero(self._ended)
             episodes = [Episode(tuple(self._behaviour[i].tolist()), float(self._return[i]), int(self._steps[i])) for i in ended]

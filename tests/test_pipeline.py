@@ -34,7 +34,7 @@ COMMON = {
     "tensorboard": False, "frames": 900, "evaluation.every": 0, "runtime.num_envs": ENVS, "runtime.push_every": 2, "runtime.pull_every": 3,
     "sequence.burn_in": BURN_IN, "sequence.length": LENGTH, "sequence.batch": BATCH, "sequence.reuse": REUSE,
     "network.hidden": 16, "network.lstm": 8, "network.normalise": "statistics", "network.statistics_steps": 256,
-    "optimizer.learning_rate": 2e-3, "optimizer.warmup": 0.0, "runtime.learner_threads": 1,
+    "optimizer.learning_rate": 2e-3, "optimizer.warmup": 0.0, "runtime.learner_threads": 1, "runtime.num_learners": 1,
 }
 RUNS = {
     # Checkpoints restart the environments twice in mid-run.

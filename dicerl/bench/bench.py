@@ -17,7 +17,7 @@ def bench(
     config: Config, seconds: float = 20.0, say: Callable[[str], None] = lambda line: None, repeat: int = 1,
     runtimes: Sequence[str] = ("serial", "process"),
 ) -> dict[str, Any]:
-    """Medians over ``repeat``; each repetition measures the stages and the whole right after each other, and their ratio.
+    """Medians over ``repeat``; each repetition measures the whole and the stages right after each other, and their ratio.
 
     The headline is the faster runtime's; ``default_runtime`` is what a run with these settings would take."""
     config = validate(config)
@@ -29,10 +29,13 @@ def bench(
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in plans}
     for turn in range(repeat):
         mark = f" ({turn + 1} of {repeat})" if repeat > 1 else ""
-        alone.append(stages(config, spec, several, max(0.5, seconds / 5), lambda line, mark=mark: say(line + mark)))  # type: ignore[misc]
+        found = {}
         for kind, machine in plans.items():
             say(f"the whole, runtime {kind}, for {seconds:.0f} s …{mark}")
-            run = whole(config.replace(**{"runtime.kind": kind}), spec, machine, seconds)
+            found[kind] = whole(config.replace(**{"runtime.kind": kind}), spec, machine, seconds)
+        valid = statistics.fmean(run.get("valid_fraction", 1.0) for run in found.values())
+        alone.append(stages(config, spec, several, max(0.5, seconds / 5), lambda line, mark=mark: say(line + mark), valid))  # type: ignore[misc]
+        for kind, run in found.items():
             runs[kind].append(run | {"efficiency": run["steps_per_s"] / alone[-1]["limit_steps_per_s"]})
     wholes = {kind: {**_medians(found), "runs": [round(r["steps_per_s"], 1) for r in found]} for kind, found in runs.items()}
     best = max(wholes, key=lambda kind: wholes[kind]["steps_per_s"])

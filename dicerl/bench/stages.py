@@ -33,9 +33,13 @@ def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
     return count * steps / passed
 
 
-def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
-    """Environment, inference, burn-in forward and training alone, each on one thread at the run's real batch sizes and on sequences of
-    random play: where episodes are short, resets between them cost time in every stage and are no agent steps."""
+def stages(
+    config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Callable[[str], None], valid: float = 1.0,
+) -> dict[str, float]:
+    """Environment, inference, burn-in forward and training alone, each on one thread at the run's real batch sizes, on random play.
+
+    ``valid`` is the fraction of a run's steps that are agent steps: where episodes are short, the reset steps between them cost time in
+    every stage."""
     keep_freed_memory()
     torch.set_num_threads(1)
     rng = np.random.default_rng(config.seed)
@@ -44,10 +48,9 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
     env.reset(config.seed)
     say("environment alone …")
     slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)  # a second, reset steps too
-    batch = _played(config, spec, env, rng)
+    batch = _played(config, spec, env, rng, valid)
     env.close()
-    valid = float(batch["valid"].mean())
-    result = {"valid_fraction": valid, "env_steps_per_s": valid * slots}
+    result = {"env_steps_per_s": valid * slots}
 
     network = build_network(config, spec)
     observation, state = np.resize(batch["observation"][-1], (n, *spec.observation_shape)), network.initial_state(n)
@@ -71,11 +74,11 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
             network.unroll(warm.to(machine.device), zero, first[:burn_in].to(machine.device))
 
         say("burn-in forward alone …")
-        rate_of_burn_in = rate(forward, float(batch["valid"][:burn_in].sum()), seconds)
+        rate_of_burn_in = rate(forward, valid * burn_in * size, seconds)
     fields = schema(config, spec)
     batch = {name: x[burn_in:] if fields[name].per_step else x for name, x in batch.items()}
     say("training alone …")
-    result["train_steps_per_s"] = rate(lambda: learner.update(batch), float(batch["valid"][:-1].sum()), seconds)
+    result["train_steps_per_s"] = rate(lambda: learner.update(batch), valid * length * size, seconds)
     uses = config.sequence.reuse * size / (size - config.replayed)
     cost = 1 / result["env_steps_per_s"] + 1 / result["inference_steps_per_s"] + uses * (
         1 / result["train_steps_per_s"] + burn_in / length / rate_of_burn_in)
@@ -83,21 +86,20 @@ def stages(config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Ca
     return result
 
 
-def _played(config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator) -> Arrays:
-    """A batch of windows of random play, with some inverse temperature; environments repeat where a batch holds more."""
-    fields, length = schema(config, spec), window_length(config)
-    windows = allocate(fields, length, env.num_envs)
-    ended = np.zeros(env.num_envs, np.bool_)
-    for t in range(length):
+def _played(config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator, valid: float) -> Arrays:
+    """A batch of windows of random play, with some inverse temperature and as many reset steps as asked for; environments repeat where a
+    batch holds more."""
+    windows = allocate(schema(config, spec), window_length(config), config.sequence.batch)
+    columns = np.arange(config.sequence.batch) % env.num_envs
+    for t in range(window_length(config)):
         action = rng.integers(spec.num_actions, size=env.num_envs)
-        windows["observation"][t], windows["reward"][t], terminated, truncated = env.step(action)
-        windows["action"][t], windows["valid"][t] = action, ~ended
-        windows["discount"][t] = np.where(terminated, 0.0, config.loss.discount)
-        ended = (terminated | truncated) & ~ended
+        observation, reward, terminated, _ = env.step(action)
+        windows["observation"][t], windows["action"][t], windows["reward"][t] = observation[columns], action[columns], reward[columns]
+        windows["discount"][t] = np.where(terminated, 0.0, config.loss.discount)[columns]
+    windows["valid"][:] = rng.random(windows["valid"].shape) < valid
     windows["log_prob"][:] = -np.log(spec.num_actions)
     windows["scale"][:] = 1.0
     for name in PARAMETERS[config.behaviour.family]:
         windows[name][:] = 10.0 if name.startswith("inv") else 0.1
     windows["created"][:] = time.time()
-    columns = np.arange(config.sequence.batch) % env.num_envs
-    return {name: np.take(x, columns, axis=1 if fields[name].per_step else 0) for name, x in windows.items()}
+    return windows

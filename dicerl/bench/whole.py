@@ -19,7 +19,7 @@ from dicerl.runtime.setup import Plan, prepare_network
 
 # Of a train line: fractions of the actors' and of the learner's time, and how far the two are apart.
 TOLD = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting", "learner_training", "learner_copying", "learner_pushing",
-        "learner_starved", "queued_sequences", "policy_lag", "policy_lag_max")
+        "learner_starved", "queued_sequences", "policy_lag", "policy_lag_max", "valid_fraction")
 
 WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the time asked for
 TURNOVERS, PATIENCE = 2.0, 15.0  # how often the collector's contents are replaced; how many times longer than asked that may take

@@ -82,9 +82,12 @@ class Bandit:
             return np.asarray(ucb)
         return np.asarray(centred / std + ucb)
 
-    def candidates(self, rng: np.random.Generator) -> Floats:
-        """d points x, one uniformly inside each chosen tile: the top d scores, or d drawn without replacement."""
-        scores = self.scores()
+    def candidates(self, rng: np.random.Generator, scores: Floats | None = None) -> Floats:
+        """d points x, one uniformly inside each chosen tile: the top d scores, or d drawn without replacement.
+
+        ``scores`` may be given where they are known."""
+        if scores is None:
+            scores = self.scores()
         d = min(self.num_candidates, self.num_tiles)
         if self.mode == "argmax":
             tiles = np.lexsort((rng.random(self.num_tiles), -scores))[:d]  # ties are broken at random
@@ -136,11 +139,15 @@ class BanditVote:
         self._rates = np.array([b.learning_rate for b in self.bandits])
         for bandit, weights, counts in zip(self.bandits, self._weights, self._counts, strict=True):
             bandit.weights, bandit.counts = weights, counts
+        self._scores: dict[int, Floats] = {}  # of bandits that were scored since the last update
 
     def sample(self) -> float:
         """One of the M * d candidates, uniformly: a bandit, then one of its d, so only that bandit is scored."""
-        bandit = self.bandits[int(self._rng.random() * len(self.bandits))]
-        candidates = bandit.candidates(self._rng)
+        chosen = int(self._rng.random() * len(self.bandits))
+        bandit = self.bandits[chosen]
+        if chosen not in self._scores:
+            self._scores[chosen] = bandit.scores()
+        candidates = bandit.candidates(self._rng, self._scores[chosen])
         return float(candidates[int(self._rng.random() * len(candidates))])
 
     def update(self, x: float, g: float) -> None:
@@ -152,6 +159,7 @@ class BanditVote:
         value = np.einsum("mk,mk->m", self._mean_over_window[:, i], self._weights)
         self._weights += (self._rates * (g - value))[:, None] * window
         self._counts[:, i] += 1
+        self._scores.clear()
 
     def values(self) -> Floats:
         """The value of each tile: the average over the bandits.    [K]"""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
+import select
 import signal
 import sys
 import time
@@ -41,6 +43,8 @@ from dicerl.timing import Times
 from dicerl.weights import Weights
 
 HEARTBEAT = 0.5  # seconds
+FRESH = 0.02  # seconds for which a temperature drawn ahead may be used
+SPARE = 0.75  # of what is likely to be used in that time is drawn ahead: what is left over was drawn in vain
 
 
 @dataclass
@@ -121,9 +125,46 @@ def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Sha
         pipe.send(("crashed", f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
+class Ahead:
+    """Temperatures asked for ahead of need: where episodes end often, one question for many of them; the supervisor then wakes less often.
+
+    What was drawn is used within FRESH seconds or not at all: no episode starts with what the vote thought long ago."""
+
+    def __init__(self, ask: Callable[[list[Episode], int], None], hear: Callable[[], list[tuple[float, ...]]]) -> None:
+        self._ask, self._hear = ask, hear
+        self._stock: list[tuple[float, ...]] = []
+        self._asked = -math.inf
+        self._used = 0  # since then
+        self._ended: list[Episode] = []  # not told yet
+
+    def next(self, episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
+        now = time.monotonic()
+        self._ended += episodes
+        self._used += wanted
+        if now - self._asked < FRESH and len(self._stock) >= wanted:
+            taken, self._stock = self._stock[:wanted], self._stock[wanted:]
+            return lambda: taken
+        spare = int(self._used / max(now - self._asked, 1e-3) * FRESH * SPARE)
+        self._ask(self._ended, wanted + spare)
+        self._asked, self._used, self._ended = now, 0, []
+
+        def answer() -> list[tuple[float, ...]]:
+            drawn = self._hear()
+            self._stock = drawn[wanted:]
+            return drawn[:wanted]
+
+        return answer
+
+    def tell(self) -> None:
+        """Of every episode that ended."""
+        if self._ended:
+            self._ask(self._ended, 0)
+            self._ended = []
+
+
 def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int) -> None:
     """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps, [Episode], wanted) | ("times", fractions)
-    <- [slot, ...] after "slots", [(1/tau,), ...] after "episodes"."""
+    <- [slot, ...] after "slots", [(1/tau,), ...] after "episodes" where any are wanted."""
     torch.set_num_threads(1)
     config = shared.config
     reported = 0
@@ -137,6 +178,7 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
 
     def send_sequences(windows: Arrays) -> None:
         columns = list(range(num_envs))
+        ahead.tell()  # what is trained was told
         while columns:
             pipe.send(("slots", steps(), len(columns)))
             with actor.times("waiting"):
@@ -146,17 +188,17 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
             pipe.send(("sequences", slots))
             columns = columns[len(slots):]
 
-    def next_temperatures(episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
+    def tell_episodes(episodes: list[Episode], wanted: int) -> None:
         pipe.send(("episodes", steps() if episodes else 0, [tuple(e) for e in episodes], wanted))
-        return pipe.recv
 
+    ahead = Ahead(tell_episodes, pipe.recv)
     pipe.send(("alive", 0))
     actor = Actor(
         config, make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
         Network(config, shared.spec), schema(config, shared.spec),
         rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
         env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
-        get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=next_temperatures,
+        get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=ahead.next,
         first_env=first_env, incarnation=incarnation,
     )
     told = time.monotonic()
@@ -164,6 +206,7 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
         actor.act()
         actor.advance()
         if time.monotonic() - heard > HEARTBEAT:
+            ahead.tell()
             pipe.send(("alive", steps()))
         if time.monotonic() - told > 1.0:
             told = time.monotonic()
@@ -171,7 +214,8 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
 
 
 def learner_role(pipe: Connection, shared: Shared) -> None:
-    """-> ("taken", slots) | ("trained", diagnostics or None) | ("pushed",) | ("saved", steps trained) | ("not_saved", reason)
+    """-> ("progress", slots taken, whether a batch was trained, its diagnostics or None) | ("pushed",) | ("saved", steps trained)
+    | ("not_saved", reason)
     <- ("batch", slots, whether to diagnose) | ("push",) | ("save", folder)"""
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config, plan = shared.config, shared.plan
@@ -184,20 +228,27 @@ def learner_role(pipe: Connection, shared: Shared) -> None:
 
     learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads, shared.weights, publish)
     on_batch = cloudpickle.loads(shared.on_batch)
+    waiting = select.poll()
+    waiting.register(pipe.fileno(), select.POLLIN)
+    trained, diagnostics = False, None
     while True:
+        # One message an update: that one was trained is told with taking the next, unless there is none yet.
+        if trained and not waiting.poll(0):
+            pipe.send(("progress", [], trained, diagnostics))
+            trained, diagnostics = False, None
         with times("starved"):
             message = pipe.recv()
         if message[0] == "batch":
             with times("copying"):
                 batch = shared.store.read(message[1])
-            pipe.send(("taken", message[1]))
+            pipe.send(("progress", message[1], trained, diagnostics))
             if on_batch is not None:
                 on_batch(learner, batch)
             with times("training"):
                 diagnostics = learner.update(batch, diagnose=message[2])
+            trained = True
             if diagnostics is not None:
                 diagnostics |= {f"learner_{name}": part for name, part in times.take().items()}
-            pipe.send(("trained", diagnostics))
         elif message[0] == "push":
             learner.fetch()
             learner.publish()

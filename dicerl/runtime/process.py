@@ -229,7 +229,9 @@ class ProcessRuntime:
             self.collector.receive(message[1])
             worker.lent = []
         elif kind == "episodes":
-            self._tell_actor(worker, c.next_temperatures(worker.number, [Episode(*e) for e in message[2]], message[3]))
+            drawn = c.next_temperatures(worker.number, [Episode(*e) for e in message[2]], message[3])
+            if drawn:
+                self._tell_actor(worker, drawn)
         elif kind == "failed":
             raise DicerlError(message[1])
         elif kind == "crashed":
@@ -289,11 +291,12 @@ class ProcessRuntime:
             return False  # its death is told by its sentinel
         learner.heard = time.monotonic()
         kind = message[0]
-        if kind == "taken":
-            self.collector.taken(message[1])
-        elif kind == "trained":
-            learner.ahead -= 1
-            self.coordinator.trained(message[1], self.collector.numbers() | self._actor_times() if message[1] is not None else None)
+        if kind == "progress":
+            taken, trained, diagnostics = message[1:]
+            self.collector.taken(taken)
+            if trained:
+                learner.ahead -= 1
+                self.coordinator.trained(diagnostics, None if diagnostics is None else self.collector.numbers() | self._actor_times())
         elif kind == "pushed":
             self._pushed = True
         elif kind == "saved":
