@@ -85,18 +85,23 @@ def test_the_stopwatch_waits_until_the_collector_hardly_matters(clock):
     assert slow.done()
 
 
-@pytest.mark.parametrize(("cores", "preset", "spec", "changes", "actors", "threads"), [
-    (2, "laptop", "atari", {}, 2, 2), (8, "laptop", "atari", {}, 2, 8), (64, "paper", "atari", {}, 20, 64),
-    (4, "laptop", "atari", {"sequence.batch": 3}, 2, 3),
-    (2, "classic", "vector", {}, 1, 1), (8, "minatar", "minatar", {}, 4, 1), (1, "laptop", "atari", {}, 1, 1),
-    (2, "laptop", "atari", {"runtime.num_actors": 1, "runtime.learner_threads": 1}, 1, 1), (8, "laptop", "atari", {"runtime.num_envs": 4}, 1, 8)])
-def test_what_the_machine_is_used_for(monkeypatch, cores, preset, spec, changes, actors, threads):
+@pytest.mark.parametrize(("cores", "preset", "spec", "changes", "actors", "learners", "threads"), [
+    (2, "laptop", "atari", {}, 2, 1, 2), (8, "laptop", "atari", {}, 2, 1, 8), (64, "paper", "atari", {}, 20, 1, 64),
+    (4, "laptop", "atari", {"sequence.batch": 3}, 2, 1, 3),
+    (2, "classic", "vector", {}, 1, 1, 1), (2, "classic", "vector", {"network.lstm": 8}, 1, 2, 1),
+    (1, "minatar", "minatar", {}, 1, 1, 1), (2, "minatar", "minatar", {}, 1, 2, 1), (8, "minatar", "minatar", {}, 4, 2, 1),
+    (8, "minatar", "minatar", {"runtime.num_learners": 5}, 4, 5, 1), (8, "minatar", "minatar", {"runtime.kind": "serial"}, 1, 1, 1),
+    (1, "laptop", "atari", {}, 1, 1, 1), (8, "laptop", "atari", {"runtime.num_envs": 4}, 1, 1, 8),
+    (2, "laptop", "atari", {"runtime.num_actors": 1, "runtime.learner_threads": 1}, 1, 1, 1)])
+def test_what_the_machine_is_used_for(monkeypatch, cores, preset, spec, changes, actors, learners, threads):
     specs = {"atari": EnvSpec("pong", (4, 84, 84), np.dtype(np.uint8), 18, action_repeat=4, game="pong"),
              "minatar": EnvSpec("m", (10, 10, 4), np.dtype(np.bool_), 3), "vector": EnvSpec("c", (4,), np.dtype(np.float32), 2)}
     monkeypatch.setattr(setup, "cores", lambda: cores)
     monkeypatch.setattr(setup, "_require_memory", lambda *_: None)
-    plan = setup.plan(dicerl.preset(preset, **{"env.id": "x", "runtime.kind": "process", "runtime.device": "cpu", **changes}), specs[spec])
-    assert (plan.num_actors, plan.learner_threads) == (actors, threads)
+    config = dicerl.preset(preset, **{"env.id": "x", "runtime.kind": "process", "runtime.device": "cpu", **changes})
+    plan = setup.plan(config, specs[spec])
+    assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
+    assert plan.capacity == plan.num_learners * config.sequence.batch + config.runtime.num_envs
 
 
 def test_a_learner_with_threads_is_reproducible_too(tmp_path):

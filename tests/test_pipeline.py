@@ -3,6 +3,8 @@ learner is told of a step (state, log-probability, temperature, scale, version) 
 
 import json
 import math
+import os
+import time
 import typing
 from collections import Counter
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from dicerl.learner import Learner
 from dicerl.metrics import read_lines
 from dicerl.networks import Network, load_flat_state
 from dicerl.presets import preset
+from dicerl.runtime import children
 from dicerl.runtime.setup import plan
 from dicerl.sequence import Store
 
@@ -280,6 +283,91 @@ def test_log_probs_are_those_of_the_version_that_acted(run, rows, replays):
         np.testing.assert_allclose(stream["log_prob"], taken, rtol=1e-4, atol=1e-4, err_msg=f"stream {key}")
         spread.append(stream["log_prob"])
     assert np.concatenate(spread).std() > 0.2  # not all uniform
+
+
+# --- several learners ---------------------------------------------------------------------------------------------------------------
+
+
+def test_learners_share_sequences_and_weights(tmp_path):
+    """Two processes: each sequence is trained ``reuse`` times by whichever of them, and one checkpoint holds what both did."""
+    noted = tmp_path / "batches"
+    noted.mkdir()
+
+    def note(learner, batch):
+        with (noted / str(os.getpid())).open("a") as file:
+            file.write(json.dumps({"streams": batch["stream"].tolist(), "updates": learner.updates}) + "\n")
+        time.sleep(0.02)  # as long as a real update: neither learner trains all of it alone
+
+    changes = RUNS["process"] | {"runtime.num_learners": 2, "sequence.capacity": 3 * BATCH, "checkpoint.every": 300}
+    config = preset("debug", **COMMON).replace(run_dir=str(tmp_path / "run"), **changes)
+    run = train(config, probe.MakeTraced(tmp_path), quiet=True, on_batch=note)
+    learners = [[json.loads(line) for line in path.read_text().splitlines()] for path in noted.iterdir()]
+    assert len(learners) == 2
+    assert min(map(len, learners)) > 10
+    assert sum(map(len, learners)) == run.summary["updates"]
+    for batches in learners:
+        updates = [batch["updates"] for batch in batches]
+        assert updates == sorted(set(updates))  # each sees the other's go by
+    uses = Counter(tuple(stream) for batches in learners for batch in batches for stream in batch["streams"])
+    assert max(uses.values()) == REUSE
+    assert sum(used < REUSE for used in uses.values()) < BATCH  # what was left was no batch
+    for path in checkpoint.checkpoints_of(run.directory):
+        state = json.loads((path / "state.json").read_text())
+        assert state["updates"] == int(path.name)
+        steps = checkpoint.read_tensors(path, "optimizer")["value_head.weight/step"]
+        assert steps.item() == int(path.name)  # every update of both is in it
+
+
+# --- temperatures asked for ahead ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """An actor's questions: (episodes told, temperatures wanted), answered with consecutive numbers; and a clock."""
+    seen = SimpleNamespace(questions=[], now=100.0, drawn=0, waiting=[])
+
+    def ask(episodes, wanted):
+        seen.questions.append((list(episodes), wanted))
+        seen.waiting += [(float(seen.drawn + i),) for i in range(wanted)]
+        seen.drawn += wanted
+
+    def hear():
+        answer, seen.waiting = seen.waiting, []
+        return answer
+
+    monkeypatch.setattr(children.time, "monotonic", lambda: seen.now)
+    seen.ahead = children.Ahead(ask, hear)
+    return seen
+
+
+def test_where_episodes_are_long_each_end_asks_once(asked):
+    for turn in range(5):
+        asked.now += 1.0
+        assert asked.ahead.next([f"episode {turn}"], 1)() == [(float(turn),)]
+    assert asked.questions == [([f"episode {turn}"], 1) for turn in range(5)]
+
+
+def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_told_once(asked):
+    given = []
+    for turn in range(1000):
+        asked.now += 0.001
+        given += asked.ahead.next([turn], 1)()
+    asked.ahead.tell()
+    asked.ahead.tell()
+    assert len(asked.questions) < 150
+    assert [e for episodes, _ in asked.questions for e in episodes] == list(range(1000))
+    assert len(set(given)) == 1000  # nothing is used twice
+    assert asked.drawn < 1.3 * 1000  # and little is drawn in vain
+
+
+def test_what_was_drawn_ahead_is_not_used_later(asked):
+    for _ in range(50):
+        asked.now += 0.001
+        asked.ahead.next([], 1)()
+    drawn, questions = asked.drawn, len(asked.questions)
+    asked.now += 1.0
+    assert asked.ahead.next([], 1)() == [(float(drawn),)]
+    assert len(asked.questions) == questions + 1
 
 
 # --- other families (SPEC 7) --------------------------------------------------------------------------------------------------------
