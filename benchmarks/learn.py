@@ -26,8 +26,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
 
 
-def minatar(variants: tuple[str, ...], games: tuple[str, ...] = MINATAR) -> list[list[str]]:
-    return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, "--seed", str(seed)]
+def minatar(variants: tuple[str, ...], games: tuple[str, ...] = MINATAR, *more: str) -> list[list[str]]:
+    return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, *more, "--seed", str(seed)]
             for seed in range(3) for variant in variants for game in games]
 
 
@@ -40,6 +40,8 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "minatar_ablation": minatar(("random", "entropy")),
     # Beside dice of "minatar".
     "minatar_families": minatar(("casa", "mixture", "epsilon", "conditioned"), ("Breakout", "Asterix")),
+    # Two learners, so gradients one update late, beside serial, where none is.
+    "minatar_process": minatar(("dice",), ("Breakout", "Asterix"), "--runtime", "process", "--runtime.num-learners", "2"),
     # Serial: anybody gets the same numbers, and two runs fit on two cores. The default runtime (process) beside it, once.
     "freeway": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", "0"]],
     "freeway_process": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "process", "--seed", "0"]],

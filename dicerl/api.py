@@ -123,7 +123,8 @@ def describe(config: Config, spec: EnvSpec, machine: Plan, network: Network, run
         f"  observation {'×'.join(map(str, spec.observation_shape))} {spec.observation_dtype}, {spec.num_actions} actions, "
         f"{config.runtime.num_envs} environments",
         f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on {machine.device}, inputs {network.normalise}",
-        f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s), learner with {machine.learner_threads} thread(s)",
+        f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s), {machine.num_learners} learner(s) with "
+        f"{machine.learner_threads} thread(s)",
         f"  collector {machine.capacity} slots of {amount(machine.slot_bytes)}: {amount(machine.store_bytes)}",
         f"  writing to {run.directory}",
     ]

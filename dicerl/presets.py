@@ -62,7 +62,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "runtime.kind": "serial", "runtime.num_envs": 4, "runtime.push_every": 1, "runtime.pull_every": 4,
         "network.hidden": 32, "network.lstm": 16,
         # Atari: the deep torso on 84 x 84 frames alone would take a minute of CPU, and more threads than free cores far longer.
-        "env.image_size": 42, "runtime.learner_threads": 1,
+        "env.image_size": 42, "runtime.learner_threads": 1, "runtime.num_learners": 1,
         "sequence.burn_in": 4, "sequence.length": 8, "sequence.batch": 4,
         "optimizer.warmup": 10.0, "log_every": 5,
         "evaluation.every": 2_000, "evaluation.episodes": 2, "evaluation.max_steps": 100, "checkpoint.every": 2_000,

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 
 
 class Times:
-    def __init__(self) -> None:
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+    """``names`` are told from the beginning, others from when they first take time."""
+
+    def __init__(self, *names: str) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float, dict.fromkeys(names, 0.0))
         self._since = time.perf_counter()
 
     @contextmanager
@@ -26,5 +28,5 @@ class Times:
         now = time.perf_counter()
         passed, self._since = now - self._since, now
         fractions = {name: seconds / max(passed, 1e-9) for name, seconds in self._seconds.items()}
-        self._seconds.clear()
+        self._seconds.update(dict.fromkeys(self._seconds, 0.0))
         return fractions

@@ -201,6 +201,7 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
         get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=ahead.next,
         first_env=first_env, incarnation=incarnation,
     )
+    actor.times = Times("environment", "inference", "copying", "waiting")
     told = time.monotonic()
     while True:
         actor.act()
@@ -220,7 +221,7 @@ def learner_role(pipe: Connection, shared: Shared) -> None:
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config, plan = shared.config, shared.plan
     network = Network(config, shared.spec)
-    times = Times()
+    times = Times("training", "copying", "pushing", "starved")
 
     def publish(flat: Tensor, version: int) -> None:
         with times("pushing"):
