@@ -448,7 +448,8 @@ SCRIPT = textwrap.dedent("""
 
     Local = build()
     for kind, make_env in (("serial", lambda: Local()), ("process", Local)):
-        config = dicerl.preset("debug", frames=400 if kind == "serial" else 4000, runtime__kind=kind, runtime__num_actors=2 if kind == "process" else 0, run_dir=kind,
+        config = dicerl.preset("debug", frames=400 if kind == "serial" else 4000, runtime__kind=kind,
+                               runtime__num_actors=2 if kind == "process" else 0, run_dir=kind,
                                tensorboard=False, evaluation__every=0)
         run = dicerl.train(config, make_env, quiet=True)
         print(json.dumps({"kind": kind, "parent": os.getpid(), **run.summary}), flush=True)

@@ -42,7 +42,8 @@ def bench(
     result = {
         "env": spec.name, "preset": config.preset, "runtime": best, "default_runtime": chosen, "cores": several.cores,
         "device": str(several.device), "num_envs": config.runtime.num_envs, "num_actors": several.num_actors,
-        "num_learners": plans[best].num_learners, "learner_threads": plans[best].learner_threads, **{k: round(v, 1) for k, v in _medians(alone).items()},
+        "num_learners": plans[best].num_learners, "learner_threads": plans[best].learner_threads,
+        **{k: round(v, 1) for k, v in _medians(alone).items()},
         "whole_steps_per_s": wholes[best]["steps_per_s"], "efficiency": wholes[best]["efficiency"], "repeat": repeat, "whole": wholes,
     }
     return result | {"advice": advice(result)}

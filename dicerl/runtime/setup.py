@@ -93,19 +93,19 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     if config.replayed:
         capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
     slot = window_bytes(schema(config, spec), window_length(config))
-    _require_memory(config, spec, runtime, actors, capacity, slot)
+    _require_memory(config, spec, runtime, actors, learners, capacity, slot)
     return Plan(runtime, device, actors, learners, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
 
 
-def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, capacity: int, slot: int) -> None:
+def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, learners: int, capacity: int, slot: int) -> None:
     """Refuse a run that cannot fit, by the field that takes the most."""
     free = available_memory()
     parameters = 0
     if max(config.network.hidden, config.network.lstm) > 2048:  # a smaller one fits anywhere, and torch takes seconds to load its "meta" device
         with torch.device("meta"):  # counts without taking memory
             parameters = Network(config, spec).num_parameters()
-    # The learner's weights, gradients and two moments of AdamW; two published sets and one on its way there; the actors' own.
-    network = 4 * parameters * (7 + actors)
+    # The weights and two moments of AdamW, two published sets; each learner's own weights and gradient, in two places for a moment; the actors' own.
+    network = 4 * parameters * (5 + 3 * learners + actors)
     if network > 0.9 * free:
         hidden, lstm = config.network.hidden, config.network.lstm
         field, other = ("network.lstm", f"network.hidden {hidden}") if lstm > hidden else ("network.hidden", f"network.lstm {lstm}")
