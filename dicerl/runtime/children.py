@@ -43,6 +43,7 @@ from dicerl.timing import Times
 from dicerl.weights import Weights
 
 HEARTBEAT = 0.5  # seconds
+TIMES_EVERY = 0.25  # seconds between an actor's words on where its time went
 FRESH = 0.02  # seconds for which a temperature drawn ahead may be used
 SPARE = 0.75  # of what is likely to be used in that time is drawn ahead: what is left over was drawn in vain
 
@@ -209,7 +210,7 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
         if time.monotonic() - heard > HEARTBEAT:
             ahead.tell()
             pipe.send(("alive", steps()))
-        if time.monotonic() - told > 1.0:
+        if time.monotonic() - told > TIMES_EVERY:
             told = time.monotonic()
             pipe.send(("times", actor.times.take()))
 
