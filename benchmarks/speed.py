@@ -1,4 +1,4 @@
-"""How near is the whole to what the machine allows? `dicerl bench` on five works; results go to benchmarks/results/speed.{json,png}.
+"""How near is the whole to what the machine allows? `dicerl bench` on four works; results go to benchmarks/results/speed.{json,png}.
 
     python benchmarks/speed.py                     all, 5 repetitions, about 30 minutes on 2 cores
     python benchmarks/speed.py --only shallow --repeat 1
@@ -19,17 +19,14 @@ from typing import Any
 from learn import RESULTS, commit, hardware
 
 ATARI = ["pong", "--preset", "paper", "--sequence.batch", "16", "--runtime.num-envs", "32"]
-MINATAR = ["MinAtar/Breakout-v1", "--preset", "minatar"]
 WORKS = {  # burn-in 40, T 80, reuse 2 and LSTM 256 are the paper's own
     "shallow": [*ATARI, "--network.torso", "impala_shallow"],
     "deep": [*ATARI, "--runtime", "process"],  # an update takes seconds: serial would add half an hour
-    "minatar": MINATAR,
-    "minatar_batch_32": [*MINATAR, "--sequence.batch", "32", "--runtime", "process", "--runtime.learner-threads", "2"],
+    "minatar": ["MinAtar/Breakout-v1", "--preset", "minatar"],
     "cartpole": ["CartPole-v1", "--preset", "classic"],
 }
 RATES = ("env", "inference", "burn_in", "train", "limit", "whole")
 TITLES = {"shallow": "pong, impala_shallow + LSTM 256", "deep": "pong, impala_deep + LSTM 256", "minatar": "MinAtar breakout, LSTM 128",
-          "minatar_batch_32": "the same, batch 32, 2 threads",
           "cartpole": "CartPole, mlp"}
 
 
