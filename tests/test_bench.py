@@ -15,10 +15,10 @@ from runs import one_line
 import dicerl
 from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
-from dicerl.bench.stages import stages
+from dicerl.bench.stages import _played, stages
 from dicerl.bench.whole import Stopwatch
 from dicerl.checkpoint import checkpoints_of
-from dicerl.envs import EnvSpec, env_spec
+from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.runtime import setup
 
 MIB = 2**20
@@ -172,7 +172,7 @@ def test_bench_compares_two_results(call, tmp_path):
 def bench_result(**here):
     process = {"steps_per_s": 100.0, "learner_starved": 0.0, "actor_waiting": 0.0, "actor_environment": 0.1, "policy_lag": 1.0, **here}
     best = "process" if process["steps_per_s"] > 50.0 else "serial"
-    return {"runtime": best, "default_runtime": "process", "num_actors": 1, "learner_threads": 1, "cores": 4, "num_envs": 8,
+    return {"runtime": best, "default_runtime": "process", "num_actors": 1, "num_learners": 1, "learner_threads": 1, "cores": 4, "num_envs": 8,
             "whole": {"serial": {"steps_per_s": 50.0}, "process": process}}
 
 
@@ -184,6 +184,19 @@ def test_bench_says_what_it_would_change(here, said):
     lines = advice(bench_result(**here))
     assert len(lines) == (said is not None)
     assert said is None or said in lines[0]
+
+
+def test_stages_are_measured_on_sequences_with_as_many_resets_as_the_run_had():
+    config = dicerl.preset("debug", **{"env.id": "CartPole-v1", "sequence.length": 40, "sequence.batch": 32})
+    spec, env = env_spec(config), make_vector_env(config, 4, num_threads=1)
+    env.reset(0)
+    batch = _played(config, spec, env, np.random.default_rng(0), 0.75)
+    env.close()
+    assert batch["valid"].shape == (config.sequence.burn_in + 41, 32)
+    assert batch["valid"].mean() == pytest.approx(0.75, abs=0.05)
+    assert len(np.unique(batch["observation"][:, 0, 0])) > 20  # it was played
+    np.testing.assert_array_equal(batch["observation"][:, 0], batch["observation"][:, 4])  # 4 environments in 32 columns
+    assert (batch["observation"][:, 0] != batch["observation"][:, 1]).any()
 
 
 @pytest.mark.parametrize(("replay", "uses"), [(0.0, 2), (0.5, 4)])

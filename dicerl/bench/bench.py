@@ -62,11 +62,12 @@ def advice(result: dict[str, Any]) -> list[str]:
     if gain > 1.05:
         lines.append(f"--runtime {best}: {gain:.2f} times the steps/s of {default} here")
     if best == "process":
-        actors, threads, cores = result["num_actors"], result["learner_threads"], result["cores"]
+        actors, learners, threads, cores = (result[name] for name in ("num_actors", "num_learners", "learner_threads", "cores"))
         if here.get("learner_starved", 0.0) > 0.15 and actors < min(cores, result["num_envs"]):
             lines.append(f"--runtime.num-actors {actors + 1}: the learner waits for data {here['learner_starved']:.0%} of its time")
-        if here.get("actor_waiting", 0.0) > 0.3 and threads < cores:
-            lines.append(f"--runtime.learner-threads {threads + 1}: actors wait for the learner {here['actor_waiting']:.0%} of their time")
+        if here.get("actor_waiting", 0.0) > 0.3 and learners * threads < cores:
+            lines.append(f"--runtime.learner-threads {threads + 1}, or for a small network --runtime.num-learners {learners + 1}: actors wait for "
+                         f"the learner {here['actor_waiting']:.0%} of their time")
         elif here.get("actor_waiting", 0.0) > 0.3:
             lines.append(f"a smaller network or less sequence.reuse: actors wait for the learner {here['actor_waiting']:.0%} of their time")
     if here.get("actor_environment", 0.0) > 0.6:
