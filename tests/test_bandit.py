@@ -335,6 +335,16 @@ def test_samples_stay_in_the_range():
     assert all(isinstance(v, float) for v in x)
 
 
+def test_what_was_scored_before_an_update_is_scored_anew():
+    """Samples in a row share scores; a vote that was read from a checkpoint has scored nothing yet, and must draw the same."""
+    vote = BanditVote(seed=3)
+    for turn in range(30):
+        again = BanditVote(seed=4)
+        again.load_state_dict(json.loads(json.dumps(vote.state_dict())))
+        assert [vote.sample() for _ in range(20)] == [again.sample() for _ in range(20)]
+        vote.update(turn % 7 / 2, float(turn % 5))
+
+
 def test_equal_seeds_give_equal_votes_and_other_seeds_others():
     def run(seed):
         vote = BanditVote(seed=seed)
