@@ -104,8 +104,9 @@ def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, le
     if max(config.network.hidden, config.network.lstm) > 2048:  # a smaller one fits anywhere, and torch takes seconds to load its "meta" device
         with torch.device("meta"):  # counts without taking memory
             parameters = Network(config, spec).num_parameters()
-    # The weights and two moments of AdamW, two published sets; each learner's own weights and gradient, in two places for a moment; the actors' own.
-    network = 4 * parameters * (5 + 3 * learners + actors)
+    # The weights, two moments of AdamW and two published sets; a learner's gradient, for a moment in two places; the actors' own weights.
+    # In the process runtime learners and the supervisor have their own, too.
+    network = 4 * parameters * (5 + 2 * learners + actors + (learners + 1 if runtime == "process" else 0))
     if network > 0.9 * free:
         hidden, lstm = config.network.hidden, config.network.lstm
         field, other = ("network.lstm", f"network.hidden {hidden}") if lstm > hidden else ("network.hidden", f"network.lstm {lstm}")
