@@ -31,7 +31,7 @@ OnBatch = Callable[..., None]  # (learner, batch)
 def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
     """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over ``config.env.id``.
 
-    ``on_batch(learner, batch)`` sees every batch, in the learner's process, before it is trained.
+    ``on_batch(learner, batch)`` sees every batch, in the process of the learner that trains it, before it does.
     """
     config = validate(config)
     if make_env is not None:

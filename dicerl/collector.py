@@ -144,6 +144,6 @@ def build(config: Config, capacity: int) -> Collector:
                      config.collector.replay_capacity if config.replayed else 0, seeding.stream(config.seed, "replay"))
 
 
-def default_capacity(batch: int, num_envs: int) -> int:
-    """A batch that waits for its last sequence, and one round of every environment."""
-    return batch + num_envs
+def default_capacity(batch: int, num_envs: int, num_learners: int) -> int:
+    """A batch for each learner, of which one waits for its last sequence, and one round of every environment."""
+    return num_learners * batch + num_envs

@@ -89,7 +89,7 @@ class SequenceConfig:
     length: int = row(80, "trained steps T of a sequence", paper="Seq-length")
     batch: int = row(64, "sequences in a batch", paper="Batch size")
     reuse: int = row(2, "times each sequence is trained", paper="Sample Reuse")
-    capacity: int = row(0, "sequences the collector holds; 0: as many as one batch and one round of all actors need")
+    capacity: int = row(0, "sequences the collector holds; 0: as many as a batch for each learner and one round of all actors need")
 
 
 @dataclass(frozen=True)

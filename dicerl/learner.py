@@ -22,6 +22,8 @@ from dicerl.networks import Network, Output
 from dicerl.sequence import Arrays, schema
 from dicerl.weights import Weights, view
 
+Scaling = tuple[float | Tensor, float | Tensor]  # alpha and beta, each for all sequences or [B]
+
 SCALE_RATE = 0.01  # of the running deviation of A over actions
 SCALE_FLOOR = 1e-6
 
@@ -58,8 +60,8 @@ class Learner:
     """``threads`` share the sequences of a batch. On a CPU that fills cores better than threads inside each operation, most of
     which are too small to share (docs/architecture.md).
 
-    Learners of several processes may train one set of ``weights``, each on batches of its own: a gradient is then that of the weights as
-    they were when its learner last applied one, at most as many updates ago as there are other learners, unless one is much slower.
+    Learners of several processes may train one set of ``weights``, each on batches of its own. Each starts an update with the weights as they
+    are then; while it computes, the others apply theirs, so its gradient is about as many updates late as there are other learners.
     ``publish`` gets the vector of the network and the number of updates behind it, every ``runtime.push_every`` updates.
     """
 
@@ -75,6 +77,7 @@ class Learner:
         self.network = network.to(self.device)
         self.weights = (weights or Weights(network.flat, network.layout, network.num_trained)).on(self.device)
         self._publish = publish
+        self._fetched = -1  # updates behind the network's own weights
         self.fetch()
         self._trained = list(self.network.parameters())
         self.gradient = torch.zeros(network.num_trained, device=self.device)
@@ -86,15 +89,19 @@ class Learner:
     def updates(self) -> int:
         return self.weights.updates
 
-    def update(self, batch: Arrays, diagnose: bool = False) -> dict[str, float] | None:
-        """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for."""
+    def update(self, batch: Arrays, diagnose: bool = False, number: int | None = None) -> dict[str, float] | None:
+        """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for.
+
+        ``number`` tells batches apart that several learners train at the same time; it is the number of updates where it is not given."""
+        self.fetch()
+        scaling = self._scaling(self.config.sequence.batch, self.updates if number is None else number)
         trained = batch["valid"][self.config.sequence.burn_in : -1]
         steps = int(np.count_nonzero(trained))
         if steps:
             lag = self.updates - batch["version"][self.config.sequence.burn_in : -1][trained]
             self.lags.append((float(lag.mean()), float(lag.max())))
         data = {n: torch.from_numpy(a).to(self.device, non_blocking=True) for n, a in batch.items() if n not in ("stream", "created")}
-        out, loss, parts = self._gradients(data)
+        out, loss, parts = self._gradients(data, scaling)
         norm = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_((self.config.optimizer.clip_norm / (norm + 1e-6)).clamp_max(1.0))
         with self.weights.turn:
@@ -108,7 +115,7 @@ class Learner:
 
     @torch.no_grad()
     def _apply(self, out: Output, valid: Tensor, steps: int) -> tuple[float, float, int]:
-        """The gradient to the weights, which are then this learner's own: (learning rate, weight decay, updates before this one)."""
+        """The gradient to the weights: (learning rate, weight decay, updates before this one)."""
         # Reset steps are no data: progress is counted in whole batches of valid steps, so the schedules end with the run.
         full = self.config.sequence.batch * self.config.sequence.length
         o, w = self.config.optimizer, self.weights
@@ -123,28 +130,29 @@ class Learner:
             spread = losses.masked_mean(out.advantage.detach()[:-1].std(-1, correction=0), valid)
             w["advantage_scale"].lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
         w.updates, w.steps_trained = update + 1, w.steps_trained + steps
-        self.fetch()
         if w.updates % self.config.runtime.push_every == 0:
             self.publish()
         return rate, decay, update
 
     @torch.no_grad()
     def fetch(self) -> None:
-        """The weights as they are now, where they are not the network's own."""
-        if self.weights.flat is not self.network.flat:
-            self.network.flat.copy_(self.weights.flat)
+        """The weights as they are now into the network, where they are not its own."""
+        if self.weights.flat is not self.network.flat and self._fetched != self.updates:
+            with self.weights.turn:
+                self.network.flat.copy_(self.weights.flat)
+                self._fetched = self.updates
 
     def publish(self) -> None:
-        """The network as it is now."""
+        """The weights as they are now; to be called by who has the turn, or nobody else."""
         if self._publish is not None:
-            self._publish(self.network.flat.detach().cpu(), self.updates)
+            self._publish(self.weights.flat.detach().cpu(), self.updates)
 
-    def _gradients(self, data: dict[str, Tensor]) -> tuple[Output, losses.Losses, dict[str, Tensor]]:
+    def _gradients(self, data: dict[str, Tensor], scaling: Scaling) -> tuple[Output, losses.Losses, dict[str, Tensor]]:
         """The gradient of the batch's loss; every loss is a mean over valid steps, so that of a batch is
         its shards' weighted by their number of valid steps."""
         if self._pool is None:
             out = self.forward(data)
-            loss, parts = self.loss(out, data)
+            loss, parts = self.loss(out, data, scaling)
             torch._foreach_copy_(self._slopes, self._slopes_of(loss.total))
             return out, loss, parts
         batch = data["valid"].shape[1]
@@ -154,7 +162,7 @@ class Learner:
         def work(columns: slice) -> tuple[Output, losses.Losses, dict[str, Tensor], Sequence[Tensor]]:
             share = {n: x[:, columns] if n in self._per_step else x[columns] for n, x in data.items()}
             out = self.forward(share)
-            loss, parts = self.loss(out, share, columns)
+            loss, parts = self.loss(out, share, _columns_of(scaling, columns))
             weight = valid[:, columns].sum() / total
             return out, losses.Losses(*(weight * term for term in loss)), parts, self._slopes_of(weight * loss.total)
 
@@ -192,8 +200,8 @@ class Learner:
                 state = self.network.unroll(data["observation"][:start], state, first[:start], **{k: v[:start] for k, v in extra.items()}).state
         return self.network.unroll(data["observation"][start:], state, first[start:], **{k: v[start:] for k, v in extra.items()})
 
-    def loss(self, out: Output, data: dict[str, Tensor], columns: slice = slice(None)) -> tuple[losses.Losses, dict[str, Tensor]]:
-        """Targets and losses of the T trained steps of all sequences, or of some of a batch's; also what the diagnostics look at."""
+    def loss(self, out: Output, data: dict[str, Tensor], scaling: Scaling | None = None) -> tuple[losses.Losses, dict[str, Tensor]]:
+        """Targets and losses of the T trained steps; also what the diagnostics look at. ``scaling`` is this update's where not given."""
         cfg, start = self.config.loss, self.config.sequence.burn_in
         step = {n: data[n][start:-1] for n in ("reward", "discount", "valid", "log_prob")}  # [T, B]
         action = data["action"][start:]  # [T + 1, B]
@@ -219,7 +227,7 @@ class Learner:
         if cfg.auxiliary:
             foretold, guessed = self.network.dynamics(out, action[:-1])
             auxiliary = losses.forward_dynamics_loss(foretold, out.features[1:]) + losses.inverse_dynamics_loss(guessed, action[:-1])
-        alpha, beta = (x if isinstance(x, float) else x[columns] for x in self._scaling(self.config.sequence.batch))
+        alpha, beta = scaling or self._scaling(self.config.sequence.batch, self.updates)
         loss = losses.weighted_sum(
             losses.value_loss(value[:-1], v_target), losses.q_loss(q[:-1], q_target), policy_loss,
             losses.entropy_bonus(head, acting[0], cfg.entropy_scale, acting[1]) if cfg.entropy else None,
@@ -254,12 +262,12 @@ class Learner:
             return v.value, targets.qtrace(q[:-1], next_q, *common, **bars).q, v.advantage
         return v.value, targets.retrace(q[:-1], next_q, *common, c_bar=cfg.c_bar).q, v.advantage
 
-    def _scaling(self, batch: int) -> tuple[float | Tensor, float | Tensor]:
+    def _scaling(self, batch: int, number: int) -> Scaling:
         """alpha and beta: fixed, or drawn anew for every sequence of every batch.    -> [B] each"""
         cfg = self.config.loss
         if cfg.scaling == "fixed":
             return cfg.q, cfg.policy
-        rng = np.random.default_rng(seeding.stream(self.config.seed, "scaling", self.updates))
+        rng = np.random.default_rng(seeding.stream(self.config.seed, "scaling", number))
         drawn = torch.from_numpy(rng.random((2, batch), np.float32)).to(self.device)
         return 2 * cfg.q * drawn[0], 2 * cfg.policy * drawn[1]
 
@@ -303,6 +311,11 @@ class Learner:
             "sequence_age": float(time.time() - batch["created"].mean()), "valid_fraction": float(mask.mean()),
             **{f"{name}_mean": float(x.mean()) if x.size else 0.0 for name, x in drawn.items()},
         }
+
+
+def _columns_of(scaling: Scaling, columns: slice) -> Scaling:
+    alpha, beta = (x if isinstance(x, float) else x[columns] for x in scaling)
+    return alpha, beta
 
 
 @torch.no_grad()

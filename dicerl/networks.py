@@ -8,6 +8,7 @@ versioned, pushed and saved with the parameters.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple
 
@@ -129,6 +130,14 @@ class Network(nn.Module):
         self.flat, self.layout, self.num_trained = weights.flatten(self)
         return self
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Network:
+        """A copy's tensors would no longer lie in its vector."""
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        new.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        new.flat, new.layout, new.num_trained = weights.flatten(new)
+        return new
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the observation."""
@@ -249,13 +258,3 @@ class Network(nn.Module):
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
-
-def flat_state(network: Network) -> Tensor:
-    """A copy of the network's vector of parameters and buffers."""
-    return network.flat.detach().to("cpu", copy=True)
-
-
-@torch.no_grad()
-def load_flat_state(network: Network, flat: Tensor) -> None:
-    """The inverse of flat_state, in place."""
-    network.flat.copy_(flat)

@@ -1,4 +1,4 @@
-"""Where the time goes: seconds by name, told as fractions of the time that passed."""
+"""Where the time goes: seconds by name, told as fractions of the time that passed. What is timed inside another is not the other's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ class Times:
     def __init__(self, *names: str) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float, dict.fromkeys(names, 0.0))
         self._since = time.perf_counter()
+        self._inside = 0.0  # seconds of what was timed inside what is timed now
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, before, self._inside = time.perf_counter(), self._inside, 0.0
         try:
             yield
         finally:
-            self._seconds[name] += time.perf_counter() - start
+            passed = time.perf_counter() - start
+            self._seconds[name] += passed - self._inside
+            self._inside = before + passed
 
     def take(self) -> dict[str, float]:
         """{name: fraction of the time since the last call}."""

@@ -15,6 +15,8 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from dicerl.errors import CheckpointError
+
 ALIGNED = 16  # floats: every tensor starts at a multiple of 64 bytes
 
 Layout = dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]  # name: (offset, shape, strides)
@@ -134,5 +136,8 @@ class Weights:
         return tensors
 
     def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for name, x in self.optimizer_tensors().items():
+        """The inverse; a checkpoint from before the first update may hold none."""
+        for name, x in self.optimizer_tensors().items() if tensors else ():
+            if name not in tensors or tensors[name].shape != x.shape:
+                raise CheckpointError(f"the checkpoint's optimizer has no {name} of shape {tuple(x.shape)}: it is not of this network")
             x.copy_(tensors[name])

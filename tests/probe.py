@@ -23,7 +23,7 @@ from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, env_spec
 from dicerl.envs.toy import Counting
 from dicerl.learner import Learner
-from dicerl.networks import Network, flat_state, load_flat_state
+from dicerl.networks import Network
 from dicerl.presets import preset
 from dicerl.sequence import allocate, schema, window_length
 
@@ -95,6 +95,16 @@ class MakeTraced:
         if self.directory is not None:
             (self.directory / f"made-by-{os.getpid()}").touch()
         return Traced()
+
+
+def flat_state(network: Network) -> torch.Tensor:
+    """A copy of all a network is."""
+    return network.flat.detach().clone()
+
+
+@torch.no_grad()
+def load_flat_state(network: Network, flat: torch.Tensor) -> None:
+    network.flat.copy_(flat)
 
 
 # --- the recorder -------------------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import torch
 
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.learner import Learner, choose_device, schedule, total_updates
-from dicerl.networks import Network, flat_state
+from dicerl.networks import Network
 from dicerl.presets import preset
 from dicerl.weights import Turn, Weights
 
@@ -74,7 +74,7 @@ def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
     fraction = batch["valid"][BURN_IN:-1].mean()
     assert 0.8 < fraction < 1.0
     o, trained = learner.config.optimizer, learner.network.num_trained
-    twin = torch.nn.Parameter(flat_state(learner.network)[:trained])
+    twin = torch.nn.Parameter(probe.flat_state(learner.network)[:trained])
     torchs = torch.optim.AdamW([twin], betas=(o.beta1, o.beta2), eps=o.eps)
     for update in range(6):
         told = learner.update(batch, diagnose=True)
@@ -83,7 +83,7 @@ def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
         torchs.param_groups[0]["lr"], torchs.param_groups[0]["weight_decay"] = expected
         twin.grad = learner.gradient.clone()
         torchs.step()
-        torch.testing.assert_close(flat_state(learner.network)[:trained], twin.detach(), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(probe.flat_state(learner.network)[:trained], twin.detach(), rtol=1e-5, atol=1e-7)
         assert learner.updates == update + 1
 
 
@@ -91,9 +91,9 @@ def test_at_the_end_of_the_run_nothing_moves():
     learner, batch = probe.learner_and_batch()
     learner.update(batch)
     learner.weights.steps_trained = learner.total * batch["valid"][BURN_IN:-1].size
-    before = flat_state(learner.network)
+    before = probe.flat_state(learner.network)
     learner.update(batch)
-    assert torch.equal(flat_state(learner.network), before)
+    assert torch.equal(probe.flat_state(learner.network), before)
 
 
 # --- the loss -----------------------------------------------------------------------------------------------------------------------
@@ -351,9 +351,9 @@ def test_random_scaling_draws_from_0_to_twice_the_paper_s_value_anew_in_every_up
     other.config = other.config.replace(seed=1)
     drawn = []
     for learner.weights.updates in range(300):
-        drawn.append(torch.stack(learner._scaling(64)).numpy())
+        drawn.append(torch.stack(learner._scaling(64, learner.updates)).numpy())
         other.weights.updates = learner.updates
-        assert not np.array_equal(torch.stack(other._scaling(64)), drawn[-1])
+        assert not np.array_equal(torch.stack(other._scaling(64, other.updates)), drawn[-1])
     drawn = np.array(drawn)  # [updates, 2, B]
     assert len(np.unique(drawn)) > 0.99 * drawn.size
     assert 0.0 <= drawn.min() < 0.1
@@ -363,7 +363,7 @@ def test_random_scaling_draws_from_0_to_twice_the_paper_s_value_anew_in_every_up
         assert coefficient.std() == pytest.approx(20 / math.sqrt(12), abs=0.1)
     assert abs(np.corrcoef(drawn[:, 0].ravel(), drawn[:, 1].ravel())[0, 1]) < 0.03
     learner.weights.updates = 7
-    np.testing.assert_array_equal(torch.stack(learner._scaling(64)), drawn[7])
+    np.testing.assert_array_equal(torch.stack(learner._scaling(64, learner.updates)), drawn[7])
 
 
 def gradients(learner, batch):
@@ -505,18 +505,18 @@ def test_a_shared_batch_without_a_valid_step_moves_nothing():
     learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
     learner = Learner(learner.config, learner.network, learner.total, threads=2)
     batch["valid"][...] = False
-    before = flat_state(learner.network)
+    before = probe.flat_state(learner.network)
     assert learner.update(batch, diagnose=True)["loss"] == 0.0
-    assert torch.equal(flat_state(learner.network), before)
+    assert torch.equal(probe.flat_state(learner.network), before)
 
 
 def test_a_batch_without_a_valid_step_moves_nothing_but_the_weight_decay():
     learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
     batch["valid"][...] = False
-    before = flat_state(learner.network)
+    before = probe.flat_state(learner.network)
     told = learner.update(batch, diagnose=True)
     assert told["loss"] == 0.0
-    assert torch.equal(flat_state(learner.network), before)
+    assert torch.equal(probe.flat_state(learner.network), before)
 
 
 # --- updates and diagnostics --------------------------------------------------------------------------------------------------------
@@ -626,30 +626,44 @@ def sharing(count, **changes):
 
 @pytest.mark.parametrize("changes", [{}, {"behaviour.scale": "normalised"}, CASA | {"behaviour.source": "trainable"}], ids=str)
 def test_learners_that_take_turns_are_as_good_as_one(changes):
-    """Each fetches before it trains here, so no gradient is late: all of it is the same as with one learner, bit for bit."""
+    """Each starts with what the other left, so no gradient is late here: all of it is the same as with one learner, bit for bit."""
     one, batch = probe.learner_and_batch(**changes)
     two, _, _ = sharing(2, **changes)
     for turn in range(4):
-        two[turn % 2].fetch()
         assert two[turn % 2].update(batch, diagnose=True)["loss"] == one.update(batch, diagnose=True)["loss"]
-        assert torch.equal(two[turn % 2].network.flat, one.network.flat)
+        assert torch.equal(two[turn % 2].weights.flat, one.network.flat)
     assert two[0].updates == two[1].updates == one.updates == 4
     assert two[0].weights.steps_trained == one.weights.steps_trained
 
 
-def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with():
+def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with(monkeypatch):
     (a, b), batch, _ = sharing(2)
-    before = flat_state(b.network)
     alone, _ = probe.learner_and_batch()
-    alone.network.flat.copy_(before)
+    alone.network.flat.copy_(b.network.flat)
     alone.update(batch)
-    a.update(batch)
-    assert torch.equal(b.network.flat, before)  # not told of a's update
+    compute = b._gradients
+
+    def slowly(*arguments):
+        result = compute(*arguments)
+        a.update(batch)  # meanwhile
+        return result
+
+    monkeypatch.setattr(b, "_gradients", slowly)
     b.update(batch)
-    assert torch.equal(b.gradient, alone.gradient)
-    assert torch.equal(b.network.flat, b.weights.flat)  # but with its own it has both
-    assert not torch.equal(b.network.flat, a.network.flat)
     assert b.updates == 2
+    assert torch.equal(b.gradient, alone.gradient)
+    only_a = probe.flat_state(alone.network)
+    assert not torch.equal(b.weights.flat, only_a)  # b's came on top of a's
+    b.fetch()
+    assert torch.equal(b.network.flat, b.weights.flat)
+
+
+def test_sequences_of_batches_under_way_at_once_are_scaled_differently():
+    (a, b), batch, _ = sharing(2, **{"loss.scaling": "random"})
+    told = [learner.update(batch, diagnose=True, number=number) for learner, number in ((a, 6), (b, 7))]
+    assert told[0]["alpha_mean"] != told[1]["alpha_mean"]
+    again, _, _ = sharing(1, **{"loss.scaling": "random"})
+    assert again[0].update(batch, diagnose=True, number=6)["alpha_mean"] == told[0]["alpha_mean"]
 
 
 def test_learners_publish_what_all_of_them_trained():
@@ -694,8 +708,12 @@ def test_optimizer_state_goes_through_a_checkpoint():
     b.weights.load_optimizer_tensors(saved)
     for learner in (a, b, c):
         learner.update(batch)
-    assert torch.equal(flat_state(a.network), flat_state(b.network))
-    assert not torch.equal(flat_state(a.network), flat_state(c.network))
+    assert torch.equal(probe.flat_state(a.network), probe.flat_state(b.network))
+    assert not torch.equal(probe.flat_state(a.network), probe.flat_state(c.network))
+    with pytest.raises(CheckpointError, match="it is not of this network"):
+        b.weights.load_optimizer_tensors({n: x for n, x in saved.items() if "value_head" not in n})
+    with pytest.raises(CheckpointError, match=r"no value_head.bias/exp_avg of shape \(1,\)"):
+        b.weights.load_optimizer_tensors(saved | {"value_head.bias/exp_avg": torch.zeros(2)})
     assert set(saved) == {f"{n}/{k}" for n, _ in a.network.named_parameters() for k in ("step", "exp_avg", "exp_avg_sq")}
 
 

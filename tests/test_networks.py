@@ -1,5 +1,6 @@
 """networks.py: torsos, the LSTM with resets and burn-in, input statistics, and parameters as one vector."""
 
+import copy
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ from dicerl.config import Config, NetworkConfig
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.learner import calibrate_scale
-from dicerl.networks import Network, flat_state, load_flat_state
+from dicerl.networks import Network
 from dicerl.presets import preset
 from dicerl.runtime.setup import moments
 from dicerl.weights import ALIGNED
@@ -213,7 +214,7 @@ def test_a_variant_s_parts_are_there_only_where_they_are_asked_for():
     assert network.log_inv_temperature.exp().item() == pytest.approx(4.0)
     assert network.log_inv_temperature.requires_grad
     other = variant((5,), **{"loss.auxiliary": 0.1, "behaviour.source": "trainable"})
-    load_flat_state(other, flat_state(network))  # tau is pushed to the actors with the rest
+    probe.load_flat_state(other, probe.flat_state(network))  # tau is pushed to the actors with the rest
     assert other.log_inv_temperature.exp().item() == pytest.approx(4.0)
 
 
@@ -368,7 +369,7 @@ def test_statistics_travel_with_the_parameters():
     network, other = make((5,), normalise="statistics"), make((5,), normalise="statistics")
     network.set_statistics(torch.arange(5.0), torch.ones(5) * 3)
     network.advantage_scale.fill_(0.25)
-    load_flat_state(other, flat_state(network))
+    probe.load_flat_state(other, probe.flat_state(network))
     observation = observations((5,), "float32", 4)
     assert torch.equal(network.torso(observation), other.torso(observation))
     assert float(other.advantage_scale) == 0.25
@@ -388,21 +389,25 @@ def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
 # --- parameters ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", ["", "cast", "copied"])
 def test_flat_state_and_back(moved):
     network = make((10, 10, 4), "bool", normalise="statistics")
-    if moved:  # which takes a module's tensors apart
+    if moved == "cast":  # which takes a module's tensors apart
         network.to(memory_format=torch.channels_last).double().float()
+    if moved == "copied":  # so does this
+        original, network = network, copy.deepcopy(network)
+        assert torch.equal(network.flat, original.flat)
+        assert network.flat.data_ptr() != original.flat.data_ptr()
     with torch.no_grad():
         for x in network.state_dict().values():
             x.normal_()
-    flat = flat_state(network)
+    flat = probe.flat_state(network)
     assert flat.dtype == torch.float32
     assert flat.shape == (sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),)
     assert flat.sum().item() == pytest.approx(sum(x.sum().item() for x in network.state_dict().values()), abs=1e-2)  # and zeros between them
     assert len(flat) > network.num_parameters()  # buffers are in it
     other = make((10, 10, 4), "bool", normalise="statistics")
-    load_flat_state(other, flat)
+    probe.load_flat_state(other, flat)
     for name, x in network.state_dict().items():
         assert torch.equal(x, other.state_dict()[name]), name
     flat.zero_()

@@ -22,7 +22,7 @@ from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
 from dicerl.learner import Learner
 from dicerl.metrics import read_lines
-from dicerl.networks import Network, load_flat_state
+from dicerl.networks import Network
 from dicerl.presets import preset
 from dicerl.runtime import children
 from dicerl.runtime.setup import plan
@@ -443,7 +443,7 @@ def test_learner_and_actor_agree_for_every_family(tmp_path, name):
         "frames": 120, "runtime.kind": "serial", "runtime.push_every": 1_000_000, "checkpoint.every": 0, "network.normalise": "none",
         **FAMILIES[name]})
     network = Network(run.config, env_spec(run.config, run.make_env))
-    load_flat_state(network, run.parameters[0])
+    probe.load_flat_state(network, run.parameters[0])
     learner = Learner(run.config, network, 1000)
     for batch in run.batches:
         data = {n: torch.from_numpy(a) for n, a in batch.items() if n not in ("stream", "created", "updates")}
@@ -529,7 +529,7 @@ def test_learner_and_actor_agree_with_last_action_and_reward(tmp_path, lstm, bur
         "frames": 200, "runtime.kind": "serial", "runtime.push_every": 1_000_000, "checkpoint.every": 0, "network.normalise": "none",
         "network.lstm": lstm, "sequence.burn_in": burn_in, "behaviour.scale": scale, "network.last_action_reward": True})
     network = Network(run.config, env_spec(run.config, run.make_env))
-    load_flat_state(network, run.parameters[0])
+    probe.load_flat_state(network, run.parameters[0])
     learner = Learner(run.config, network, 1000)
     spread = []
     for batch in run.batches:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import select
 import signal
@@ -134,20 +133,21 @@ class Ahead:
     def __init__(self, ask: Callable[[list[Episode], int], None], hear: Callable[[], list[tuple[float, ...]]]) -> None:
         self._ask, self._hear = ask, hear
         self._stock: list[tuple[float, ...]] = []
-        self._asked = -math.inf
-        self._used = 0  # since then
+        self._asked = 0.0
+        self._used = 0  # while what was drawn then was fresh
         self._ended: list[Episode] = []  # not told yet
 
     def next(self, episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
-        now = time.monotonic()
+        passed = time.monotonic() - self._asked
         self._ended += episodes
-        self._used += wanted
-        if now - self._asked < FRESH and len(self._stock) >= wanted:
-            taken, self._stock = self._stock[:wanted], self._stock[wanted:]
-            return lambda: taken
-        spare = int(self._used / max(now - self._asked, 1e-3) * FRESH * SPARE)
+        if passed < FRESH:
+            self._used += wanted
+            if len(self._stock) >= wanted:
+                taken, self._stock = self._stock[:wanted], self._stock[wanted:]
+                return lambda: taken
+        spare = int(self._used / max(passed, 1e-3) * FRESH * SPARE)
         self._ask(self._ended, wanted + spare)
-        self._asked, self._used, self._ended = now, 0, []
+        self._asked, self._used, self._ended = self._asked + passed, 0, []
 
         def answer() -> list[tuple[float, ...]]:
             drawn = self._hear()
@@ -218,7 +218,7 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
 def learner_role(pipe: Connection, shared: Shared) -> None:
     """-> ("progress", slots taken, whether a batch was trained, its diagnostics or None) | ("pushed",) | ("saved", steps trained)
     | ("not_saved", reason)
-    <- ("batch", slots, whether to diagnose) | ("push",) | ("save", folder)"""
+    <- ("batch", slots, whether to diagnose, its number) | ("push",) | ("save", folder)"""
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config, plan = shared.config, shared.plan
     network = Network(config, shared.spec)
@@ -245,14 +245,14 @@ def learner_role(pipe: Connection, shared: Shared) -> None:
                 batch = shared.store.read(message[1])
             pipe.send(("progress", message[1], trained, diagnostics))
             if on_batch is not None:
+                learner.fetch()
                 on_batch(learner, batch)
             with times("training"):
-                diagnostics = learner.update(batch, diagnose=message[2])
+                diagnostics = learner.update(batch, diagnose=message[2], number=message[3])
             trained = True
             if diagnostics is not None:
                 diagnostics |= {f"learner_{name}": part for name, part in times.take().items()}
         elif message[0] == "push":
-            learner.fetch()
             learner.publish()
             pipe.send(("pushed",))
         else:

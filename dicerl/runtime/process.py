@@ -53,7 +53,7 @@ class Worker:
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
     last_words: str = ""
-    times: dict[str, float] = field(default_factory=dict)  # where its last second went
+    times: dict[str, float] = field(default_factory=dict)  # where its time went lately
 
 
 @dataclass
@@ -177,7 +177,9 @@ class ProcessRuntime:
             if learner.ahead == BATCHES_AHEAD:
                 break
             learner.ahead += 1
-            self._tell_learner(learner, "batch", self.collector.next_batch(), self._batches % self.config.log_every == 0)
+            turn, rest = divmod(self._batches, self.config.log_every)
+            diagnose = rest == turn % min(len(self.learners), self.config.log_every)  # learners that alternate are diagnosed in turn
+            self._tell_learner(learner, "batch", self.collector.next_batch(), diagnose, self._batches)
             self._batches += 1
         for worker in sorted(self.workers, key=lambda w: w.heard):  # who waits longest comes first
             if worker.wanted and self.collector.num_free:
@@ -316,7 +318,7 @@ class ProcessRuntime:
         # A child that only imports torch on a busy machine may take a minute for it.
         patience = max(LEARNER_PATIENCE * self.config.runtime.stuck_seconds, STARTING_SECONDS)
         for learner in self.learners:
-            if not (learner.ahead or self._folder is not None):
+            if not learner.ahead and (self._folder is None or learner is not self.learners[0]):
                 learner.heard = now
             elif now - learner.heard > patience:
                 raise DicerlError(f"the learner did nothing for {patience:.0f} s; the run ends here")

@@ -87,9 +87,9 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         if learners > 1 and device.type != "cpu":
             raise ConfigError("runtime.num_learners", learners, f"learners share weights in the machine's memory, not on {device}: it must be 0 or 1")
     if device.type == "cpu":
-        threads = config.runtime.learner_threads or (1 if small else count)
+        threads = config.runtime.learner_threads or (1 if small else max(1, count // learners))
     threads = min(threads, config.sequence.batch)
-    capacity = config.sequence.capacity or default_capacity(config.sequence.batch * learners, config.runtime.num_envs)
+    capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs, learners)
     if config.replayed:
         capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
     slot = window_bytes(schema(config, spec), window_length(config))
