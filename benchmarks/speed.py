@@ -89,10 +89,10 @@ def figure(results: dict[str, Any], path: Path) -> None:
     parts = {"environment": "#2a6f97", "inference": "#61a5c2", "training": "#bc6c25", "burn-in": "#dda15e", "not used": "#dddddd"}
     for row, name in enumerate(shown):
         r, left = results[name], 0.0
-        used = r["whole_steps_per_s"] / r["cores"]  # agent steps a second of each core
-        shares = {"environment": used / r["env_steps_per_s"], "inference": used / r["inference_steps_per_s"],
-                  "training": 2 * used / r["train_steps_per_s"]}
-        shares["burn-in"] = r["efficiency"] - sum(shares.values()) if r["burn_in_steps_per_s"] else 0.0
+        cost = r["cores"] / r["limit_steps_per_s"]  # seconds of a core for a step, of which each stage takes a part
+        parts_of_cost = {"environment": 1 / r["env_steps_per_s"], "inference": 1 / r["inference_steps_per_s"], "training": 2 / r["train_steps_per_s"]}
+        parts_of_cost["burn-in"] = max(0.0, cost - sum(parts_of_cost.values())) if r["burn_in_steps_per_s"] else 0.0
+        shares = {name: r["efficiency"] * part / sum(parts_of_cost.values()) for name, part in parts_of_cost.items()}
         shares["not used"] = max(0.0, 1.0 - sum(shares.values()))
         for part, share in shares.items():
             axis.barh(row, share, left=left, color=parts[part], label=part if row == 0 else None)
