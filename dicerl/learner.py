@@ -286,7 +286,7 @@ class Learner:
             "gradient_norm": norm, "ratio_mean": ratio.mean(), "ratio_max": ratio.max(), "ratio_std": ratio.std(correction=0),
             "rho_clipped": (ratio > cfg.rho_bar).float().mean(), "c_clipped": (ratio > cfg.c_bar).float().mean(),
             "entropy": entropy.mean(), "value_mean": value.mean(), "value_std": value.std(correction=0),
-            "advantage_std": head.std(-1, correction=0).mean(), "advantage_scale": self.network.advantage_scale,
+            "advantage_std": head.std(-1, correction=0).mean(), "advantage_scale": self.weights["advantage_scale"],
             "target_advantage_std": parts["target_advantage"][valid].std(correction=0),
             "value_explained": 1 - error.var(correction=0) / parts["value_target"][valid].var(correction=0).clamp_min(1e-12),
             "dead_units": (features.amax(0) == features.amin(0)).float().mean(),  # the same for every step of the batch
@@ -297,9 +297,8 @@ class Learner:
         for name in ("alpha", "beta"):
             if name in parts:  # the coefficients of each sequence
                 numbers |= {f"{name}_mean": parts[name].mean(), f"{name}_std": parts[name].std(correction=0)}
-        trainable = self.network.log_inv_temperature
-        if trainable is not None:
-            numbers |= {"trainable_inv_temperature": trainable.detach().exp(),
+        if self.network.log_inv_temperature is not None:
+            numbers |= {"trainable_inv_temperature": self.weights["log_inv_temperature"].detach().exp(),
                         "trainable_gradient": view(self.gradient, self.network.layout, "log_inv_temperature")}
         names = list(numbers)
         result = dict(zip(names, torch.stack([numbers[n].float().reshape(()) for n in names]).tolist(), strict=True))

@@ -1,4 +1,5 @@
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,11 @@ def call(capfd, tmp_path, monkeypatch):
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What time.perf_counter() tells, in a list of one."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return now

@@ -51,13 +51,6 @@ def test_a_watch_keeps_the_most():
     assert watch.most > 80 * MIB
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("dicerl.bench.whole.time.perf_counter", lambda: now[0])
-    return now
-
-
 def test_the_stopwatch_counts_from_a_warm_update_to_an_update(clock):
     """100 agent steps a second, an update every 2 s; frames are 4 times the steps."""
     watch = Stopwatch(10.0, 4, held=0)

@@ -11,11 +11,9 @@ import torch
 
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
-from dicerl.errors import CheckpointError, ConfigError, DicerlError
+from dicerl.errors import ConfigError, DicerlError
 from dicerl.learner import Learner, choose_device, schedule, total_updates
-from dicerl.networks import Network
 from dicerl.presets import preset
-from dicerl.weights import Turn, Weights
 
 BURN_IN = 4
 
@@ -610,111 +608,6 @@ def test_a_loss_that_is_not_finite_is_told():
     batch["reward"][6, 1] = np.inf
     with pytest.raises(DicerlError, match=r"the loss became (inf|nan) at update 0"):
         learner.update(batch, diagnose=True)
-
-
-# --- several learners, one set of weights -------------------------------------------------------------------------------------------
-
-
-def sharing(count, **changes):
-    """Learners of the same weights, and a batch."""
-    first, batch = probe.learner_and_batch(**changes)
-    weights = Weights(first.network.flat, first.network.layout, first.network.num_trained, shared=True)
-    pushed = []
-    return [Learner(first.config, Network(first.config, first.network.spec), first.total, weights=weights,
-                    publish=lambda flat, version: pushed.append((version, flat.clone()))) for _ in range(count)], batch, pushed
-
-
-@pytest.mark.parametrize("changes", [{}, {"behaviour.scale": "normalised"}, CASA | {"behaviour.source": "trainable"}], ids=str)
-def test_learners_that_take_turns_are_as_good_as_one(changes):
-    """Each starts with what the other left, so no gradient is late here: all of it is the same as with one learner, bit for bit."""
-    one, batch = probe.learner_and_batch(**changes)
-    two, _, _ = sharing(2, **changes)
-    for turn in range(4):
-        assert two[turn % 2].update(batch, diagnose=True)["loss"] == one.update(batch, diagnose=True)["loss"]
-        assert torch.equal(two[turn % 2].weights.flat, one.network.flat)
-    assert two[0].updates == two[1].updates == one.updates == 4
-    assert two[0].weights.steps_trained == one.weights.steps_trained
-
-
-def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with(monkeypatch):
-    (a, b), batch, _ = sharing(2)
-    alone, _ = probe.learner_and_batch()
-    alone.network.flat.copy_(b.network.flat)
-    alone.update(batch)
-    compute = b._gradients
-
-    def slowly(*arguments):
-        result = compute(*arguments)
-        a.update(batch)  # meanwhile
-        return result
-
-    monkeypatch.setattr(b, "_gradients", slowly)
-    b.update(batch)
-    assert b.updates == 2
-    assert torch.equal(b.gradient, alone.gradient)
-    only_a = probe.flat_state(alone.network)
-    assert not torch.equal(b.weights.flat, only_a)  # b's came on top of a's
-    b.fetch()
-    assert torch.equal(b.network.flat, b.weights.flat)
-
-
-def test_sequences_of_batches_under_way_at_once_are_scaled_differently():
-    (a, b), batch, _ = sharing(2, **{"loss.scaling": "random"})
-    told = [learner.update(batch, diagnose=True, number=number) for learner, number in ((a, 6), (b, 7))]
-    assert told[0]["alpha_mean"] != told[1]["alpha_mean"]
-    again, _, _ = sharing(1, **{"loss.scaling": "random"})
-    assert again[0].update(batch, diagnose=True, number=6)["alpha_mean"] == told[0]["alpha_mean"]
-
-
-def test_learners_publish_what_all_of_them_trained():
-    (a, b), batch, pushed = sharing(2, **{"runtime.push_every": 2})
-    for learner in (a, b, a, b):
-        learner.update(batch)
-    assert [version for version, _ in pushed] == [2, 4]
-    assert torch.equal(pushed[-1][1], b.weights.flat)
-
-
-def add_one_often(turn, both, total, times):
-    both.wait(120)
-    for _ in range(times):
-        with turn:
-            value = int(total[0])
-            time.sleep(1e-4)
-            total[0] = value + 1
-
-
-def test_only_one_process_has_its_turn():
-    context = torch.multiprocessing.get_context("spawn")
-    turn, total, both = Turn(), torch.zeros(1, dtype=torch.int64).share_memory_(), context.Barrier(2)
-    processes = [context.Process(target=add_one_often, args=(turn, both, total, 500), daemon=True) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert total.item() == 1000
-
-
-def test_optimizer_state_goes_through_a_checkpoint():
-    """Two learners with the same parameters and AdamW state go on alike; without the state they do not."""
-    a, batch = probe.learner_and_batch()
-    for _ in range(3):
-        a.update(batch)
-    saved = {n: t.clone() for n, t in a.weights.optimizer_tensors().items()}
-    b, _ = probe.learner_and_batch(seed=1)
-    c, _ = probe.learner_and_batch(seed=2)
-    for other in (b, c):
-        other.network.load_state_dict(a.network.state_dict())
-        other.weights.updates, other.weights.steps_trained = a.weights.updates, a.weights.steps_trained
-    b.weights.load_optimizer_tensors(saved)
-    for learner in (a, b, c):
-        learner.update(batch)
-    assert torch.equal(probe.flat_state(a.network), probe.flat_state(b.network))
-    assert not torch.equal(probe.flat_state(a.network), probe.flat_state(c.network))
-    with pytest.raises(CheckpointError, match="it is not of this network"):
-        b.weights.load_optimizer_tensors({n: x for n, x in saved.items() if "value_head" not in n})
-    with pytest.raises(CheckpointError, match=r"no value_head.bias/exp_avg of shape \(1,\)"):
-        b.weights.load_optimizer_tensors(saved | {"value_head.bias/exp_avg": torch.zeros(2)})
-    assert set(saved) == {f"{n}/{k}" for n, _ in a.network.named_parameters() for k in ("step", "exp_avg", "exp_avg_sq")}
 
 
 def test_a_device_that_is_not_there_is_refused():

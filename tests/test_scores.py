@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dicerl.scores
-from dicerl import cli
 from dicerl.envs.atari import ATARI_57
 from dicerl.errors import DicerlError
 from dicerl.presets import preset
@@ -33,22 +32,6 @@ MISPRINTS = {
     ("phoenix", "r2d2", "hns"): (125.11, 12511.15), ("gravitar", "ngu", "hns"): ("441/32", 441.32),
     ("alien", "laser", "score"): (976.51, 35565.9), ("alien", "baseline", "score"): (13729.0, 13720.0),
 }
-
-
-@pytest.fixture
-def call(capfd, tmp_path, monkeypatch):
-    """Run a command in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        capfd.readouterr()
-        try:
-            code = cli.main([str(a) for a in args])
-        except SystemExit as ended:
-            code = ended.code
-        return code, *capfd.readouterr()
-
-    return run
 
 
 def answer(call, *args):

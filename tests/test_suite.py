@@ -27,22 +27,6 @@ from dicerl.suite.show import short
 PATIENCE = 400.0  # seconds for anything that must happen at all: a busy machine starts processes slowly
 
 
-@pytest.fixture
-def call(capfd, tmp_path, monkeypatch):
-    """Run a command in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        capfd.readouterr()
-        try:
-            code = cli.main([str(a) for a in args])
-        except SystemExit as ended:
-            code = ended.code
-        return code, *capfd.readouterr()
-
-    return run
-
-
 def plan_of(changes=None, **given):
     return make_plan({"games": ["CartPole-v1"], "preset": "debug", **given}, changes or {})
 

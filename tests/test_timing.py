@@ -5,13 +5,6 @@ import pytest
 from dicerl.timing import Times
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("dicerl.timing.time.perf_counter", lambda: now[0])
-    return now
-
-
 def test_what_is_timed_inside_another_is_not_the_other_s(clock):
     times = Times("waiting")
     with times("training"):
