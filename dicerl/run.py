@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import random
 import re
 import subprocess
 import time
@@ -13,6 +14,8 @@ from typing import IO, Any
 from dicerl import __version__, checkpoint
 from dicerl.config import Config, from_dict, validate
 from dicerl.errors import ConfigError, DicerlError
+
+HOLD_SECONDS = 0.5  # in which a lock must be had
 
 
 class Run:
@@ -94,14 +97,16 @@ class Run:
 def hold(path: Path) -> IO[str] | None:
     """The file, locked until it is closed or this process ends; None where another process has it."""
     file = path.open("w")
-    for _ in range(10):  # in_use takes the lock for a moment: more than one try
+    end = time.monotonic() + HOLD_SECONDS
+    while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
-        except OSError:
-            time.sleep(0.02)
-    file.close()
-    return None
+        except OSError:  # in_use takes the lock for a moment: more than one try, and not in step with who looks regularly
+            if time.monotonic() > end:
+                file.close()
+                return None
+            time.sleep(random.uniform(0.001, 0.02))
 
 
 def in_use(directory: Path) -> bool:

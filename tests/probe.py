@@ -46,6 +46,11 @@ class Traced(Counting):
 
     observation_space = Box(-np.inf, np.inf, (4,), np.float32)
 
+    def __init__(self, stepped: Path | None = None) -> None:
+        """``stepped`` is touched by the first step."""
+        super().__init__()
+        self._stepped = stepped
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         self._action = -1
         observation, info = super().reset(seed=seed)
@@ -56,6 +61,9 @@ class Traced(Counting):
         return np.append(super()._observe(), np.float32(self._action))
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self._stepped is not None:
+            self._stepped.touch()
+            self._stepped = None
         self._action = action
         return super().step(action)
 
@@ -87,14 +95,12 @@ class Small(Traced):
 
 @dataclass
 class MakeTraced:
-    """Makes ``Traced`` and leaves a file that says which process made one."""
+    """Makes ``Traced`` that leaves a file which says which process stepped one."""
 
     directory: Path | None = None
 
     def __call__(self) -> Traced:
-        if self.directory is not None:
-            (self.directory / f"made-by-{os.getpid()}").touch()
-        return Traced()
+        return Traced(self.directory and self.directory / f"stepped-by-{os.getpid()}")
 
 
 def flat_state(network: Network) -> torch.Tensor:
@@ -114,20 +120,20 @@ def load_flat_state(network: Network, flat: torch.Tensor) -> None:
 class Recorder:
     """An ``on_batch`` that keeps every batch and every version of the parameters.
 
-    ``makers``: the first batch is held back until this many processes have made environments, so that a quick actor
+    ``players``: the first batch is held back until this many processes have stepped environments, so that a quick actor
     cannot finish a short run alone. The collector is full by then: the actors wait.
     """
 
     directory: Path
-    makers: int = 0
+    players: int = 0
 
     def __call__(self, learner: Any, batch: dict[str, np.ndarray]) -> None:
         end = time.monotonic() + WAIT
-        while len(list(self.directory.glob("made-by-*"))) < self.makers:
+        while len(list(self.directory.glob("stepped-by-*"))) < self.players:
             if time.monotonic() > end:
-                raise TimeoutError(f"{self.makers} processes should have made environments")
+                raise TimeoutError(f"{self.players} processes should have stepped environments")
             time.sleep(0.02)
-        self.makers = 0
+        self.players = 0
         path = self.directory / f"{learner.updates:06d}"
         np.save(path.with_suffix(".npy"), flat_state(learner.network).numpy())
         np.savez(path.with_suffix(".npz"), updates=learner.updates, **batch)

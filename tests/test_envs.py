@@ -418,7 +418,7 @@ def test_every_actor_life_and_purpose_has_a_seed_of_its_own():
 
 SCRIPT = textwrap.dedent("""
     # No `if __name__ == "__main__"`: a child that ran this file again would start training too.
-    import json, os, sys
+    import json, os, sys, time
     import gymnasium
     import numpy as np
     import dicerl
@@ -446,12 +446,17 @@ SCRIPT = textwrap.dedent("""
 
         return Local
 
+    def wait(learner, batch):
+        "The first batch waits for all four environments: a quick actor must not finish a short run alone."
+        end = time.monotonic() + 90
+        while kind == "process" and time.monotonic() < end and open(log).read().count('"process"') < 4:
+            time.sleep(0.02)
+
     Local = build()
     for kind, make_env in (("serial", lambda: Local()), ("process", Local)):
-        config = dicerl.preset("debug", frames=400 if kind == "serial" else 4000, runtime__kind=kind,
-                               runtime__num_actors=2 if kind == "process" else 0, run_dir=kind,
+        config = dicerl.preset("debug", frames=400, runtime__kind=kind, runtime__num_actors=2 if kind == "process" else 0, run_dir=kind,
                                tensorboard=False, evaluation__every=0)
-        run = dicerl.train(config, make_env, quiet=True)
+        run = dicerl.train(config, make_env, quiet=True, on_batch=wait)
         print(json.dumps({"kind": kind, "parent": os.getpid(), **run.summary}), flush=True)
 """)
 
@@ -460,7 +465,7 @@ SCRIPT = textwrap.dedent("""
 def own_callable(tmp_path_factory):
     directory = tmp_path_factory.mktemp("own")
     (directory / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=directory, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "script.py"], cwd=directory, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return lines[0], [json.loads(line) for line in lines[1:]], [json.loads(line) for line in (directory / "log").read_text().splitlines()]

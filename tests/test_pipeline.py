@@ -51,10 +51,10 @@ RUNS = {
 }
 
 
-def record(folder, makers=0, make_env=None, **changes):
+def record(folder, players=0, make_env=None, **changes):
     """Train and read back all that the learner was given."""
     config = preset("debug", **COMMON).replace(run_dir=str(folder / "run"), **changes)
-    recorder = probe.Recorder(folder / "batches", makers)
+    recorder = probe.Recorder(folder / "batches", players)
     recorder.directory.mkdir()
     make_env = make_env or probe.MakeTraced(recorder.directory)
     run = train(config, make_env, quiet=True, on_batch=recorder)
@@ -69,8 +69,8 @@ def record(folder, makers=0, make_env=None, **changes):
 @pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
     changes = RUNS[request.param]
-    makers = 3 if changes["runtime.kind"] == "process" else 0  # this process and two actors
-    result = record(tmp_path_factory.mktemp(request.param), makers, **changes)
+    players = 3 if changes["runtime.kind"] == "process" else 0  # this process and two actors
+    result = record(tmp_path_factory.mktemp(request.param), players, **changes)
     result.serial = changes["runtime.kind"] == "serial"
     return result
 
@@ -304,6 +304,9 @@ def test_learners_share_sequences_and_weights(tmp_path):
     def note(learner, batch):
         with (noted / str(os.getpid())).open("a") as file:
             file.write(json.dumps({"streams": batch["stream"].tolist(), "updates": learner.updates}) + "\n")
+        end = time.monotonic() + probe.WAIT
+        while len(list(noted.iterdir())) < 2 and time.monotonic() < end:
+            time.sleep(0.02)  # until the other has come up
         time.sleep(0.02)  # as long as a real update: neither learner trains all of it alone
 
     changes = RUNS["process"] | {"runtime.num_learners": 2, "sequence.capacity": 3 * BATCH, "checkpoint.every": 300}

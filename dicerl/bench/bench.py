@@ -17,7 +17,7 @@ def bench(
     config: Config, seconds: float = 20.0, say: Callable[[str], None] = lambda line: None, repeat: int = 1,
     runtimes: Sequence[str] = ("serial", "process"),
 ) -> dict[str, Any]:
-    """Medians over ``repeat``; each repetition measures the whole and the stages right after each other, and their ratio.
+    """Medians over ``repeat``. Wholes and stages take turns, and each whole is compared with the stages around it: machines change their speed.
 
     The headline is the faster runtime's; ``default_runtime`` is what a run with these settings would take."""
     config = validate(config)
@@ -36,8 +36,10 @@ def bench(
         valid = statistics.fmean(run.get("valid_fraction", 1.0) for run in found.values())
         alone.append(stages(config, spec, several, max(0.5, seconds / 5), lambda line, mark=mark: say(line + mark), valid))  # type: ignore[misc]
         for kind, run in found.items():
-            runs[kind].append(run | {"efficiency": run["steps_per_s"] / alone[-1]["limit_steps_per_s"]})
-    wholes = {kind: {**_medians(found), "runs": [round(r["steps_per_s"], 1) for r in found]} for kind, found in runs.items()}
+            around = statistics.fmean(x["limit_steps_per_s"] for x in alone[-2:])  # right before it and right after it
+            runs[kind].append(run | {"efficiency": run["steps_per_s"] / around})
+    wholes = {kind: {**_medians(found), "runs": [round(r["steps_per_s"], 1) for r in found],
+                     "efficiencies": [round(r["efficiency"], 3) for r in found]} for kind, found in runs.items()}
     best = max(wholes, key=lambda kind: wholes[kind]["steps_per_s"])
     result = {
         "env": spec.name, "preset": config.preset, "runtime": best, "default_runtime": chosen, "cores": several.cores,

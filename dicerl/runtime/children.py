@@ -36,7 +36,7 @@ from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner
 from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
-from dicerl.runtime.setup import Plan, keep_freed_memory
+from dicerl.runtime.setup import Plan, keep_freed_memory, take_long_turns
 from dicerl.sequence import Arrays, Store, schema
 from dicerl.timing import Times
 from dicerl.weights import Weights
@@ -115,6 +115,7 @@ def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Sha
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     _die_with(parent)
     keep_freed_memory()
+    take_long_turns()
     try:
         role(pipe, shared, *args)
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from dicerl.sequence import schema, window_bytes, window_length
 
 LEARNERS = 2  # at most, where the machine chooses: a gradient is that many updates late, less one
 ENVS_AN_ACTOR = 8  # at least, where the machine chooses
+TURN = 0.02  # seconds a child process computes before another may have its core
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,18 @@ def keep_freed_memory() -> None:
             libc.mallopt(m_mmap_max, 0)
             libc.mallopt(m_trim_threshold, 2**31 - 1)
             libc.mallopt(m_top_pad, 64 << 20)
+
+
+def take_long_turns() -> None:
+    """Ask the scheduler for turns of TURN seconds instead of about 3 ms; kernels before 6.12 do not listen.
+
+    Actors and learners are more processes than there are cores. A turn of 3 ms is one step of an actor or a fraction of an update, and each one
+    starts with the caches full of another's weights (measured: docs/architecture.md). The supervisor keeps its short turns and so comes first."""
+    number = {"x86_64": 314, "aarch64": 274}.get(platform.machine())  # of sched_setattr, which Python does not have
+    if sys.platform == "linux" and number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        # size, policy, flags, nice, priority, runtime in ns, deadline, period
+        wish = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TURN * 1e9), 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, wish, 0)
 
 
 def amount(size: float) -> str:
