@@ -19,7 +19,7 @@ from dicerl.bench import bench as bench_module
 from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
 from dicerl.bench.stages import _played, stages
-from dicerl.bench.whole import Stopwatch
+from dicerl.bench.whole import Stopwatch, updates_a_line
 from dicerl.checkpoint import checkpoints_of
 from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.runtime import setup
@@ -241,6 +241,13 @@ def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
     assert out == ""
     assert "alone" not in err  # the next repetition
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), [
+    ("paper", {}, 1), ("paper", {"sequence.batch": 16}, 2), ("minatar", {}, 20), ("minatar", {"log_every": 5}, 5)])
+def test_slow_updates_are_told_of_more_often(name, changes, expected):
+    """An update of the paper's size takes seconds here: at the preset's own 50 updates a line, a measurement would end before the first."""
+    assert updates_a_line(dicerl.preset(name, **changes)) == expected
 
 
 LONG_TURNS = """

@@ -21,8 +21,14 @@ from dicerl.runtime.setup import Plan, prepare_network
 TOLD = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting", "learner_training", "learner_copying", "learner_pushing",
         "learner_starved", "queued_sequences", "policy_lag", "policy_lag_max", "valid_fraction")
 
+STEPS_A_LINE = 3200  # trained ones between two train lines
 WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the time asked for
 TURNOVERS, PATIENCE = 2.0, 15.0  # how often the collector's contents are replaced; how many times longer than asked that may take
+
+
+def updates_a_line(config: Config) -> int:
+    """So few that even slow updates tell several times who waits for whom, so many that quick ones are not slowed down by telling."""
+    return max(1, min(config.log_every, STEPS_A_LINE // (config.sequence.batch * config.sequence.length)))
 
 
 class Stopwatch(Progress):
@@ -67,7 +73,7 @@ def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: S
     with tempfile.TemporaryDirectory() as folder:
         long = config.replace(**{
             "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,
-            "optimizer.warmup": 1000.0, "log_every": min(config.log_every, 20)})
+            "optimizer.warmup": 1000.0, "log_every": updates_a_line(config)})
         with Watch(every=min(5.0, max(0.5, seconds / 4))) as memory:
             run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
         if not watch.done():  # Ctrl-C, which a run takes for a wish to be saved; here there is nothing to save and nothing to go on with
