@@ -3,14 +3,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from runs import trained_runs
 
 from dicerl import cli
-
-# The same examples every time, however slow the machine.
-settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

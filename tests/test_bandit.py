@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import reference as slow
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dicerl.core import Bandit, BanditVote, inv_temperature_from_x, x_from_inv_temperature
 from dicerl.core.bandit import MAX_X
 
-quick = settings(max_examples=40)
+quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def bandit(mode="argmax", left=0.0, right=1.0, accuracy=0.1, width=1, learning_rate=0.1, num_candidates=3, **rest):

@@ -168,7 +168,7 @@ def test_bench_json(call, tmp_path):
     (serial,) = result["whole"].values()
     assert len(serial["runs"]) == result["repeat"] == 2
     assert serial["steps_per_s"] == result["whole_steps_per_s"]
-    assert min(serial["runs"]) - 0.05 <= serial["steps_per_s"] <= max(serial["runs"]) + 0.05  # they are rounded
+    assert serial["steps_per_s"] == pytest.approx(sum(serial["runs"]) / 2, abs=0.05)  # the median of two; runs are rounded
     spent = [serial[f"{who}_{what}"] for who, what in (("actor", "environment"), ("actor", "inference"), ("learner", "training"))]
     assert all(0 < part < 1 for part in spent)
     assert 0.5 < sum(spent) < 1.05  # one process: the parts share its time
@@ -255,7 +255,7 @@ def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
             assert bench.poll() is None
         time.sleep(1.0)
         bench.send_signal(signal.SIGINT)
-        out, err = bench.communicate(timeout=240)
+        out, err = bench.communicate(timeout=60)
     finally:
         bench.kill()
     assert bench.returncode == 130, err

@@ -117,7 +117,7 @@ MISTAKES = {
         "collector.replay_capacity is 50000000", "GiB free"),
     "too much replay for shared memory": (
         ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "50000000", "--runtime", "process"],
-        "collector.replay_capacity is 50000000", "free in /dev/shm"),
+        "collector.replay_capacity is 50000000", "GiB free in /dev/shm"),
     "unknown ablation": (["train", "CartPole-v1", "--variant", "casa/no_stop_p"], "variant is 'casa/no_stop_p'", "did you mean casa/no_stop_pi?"),
     "unknown family": (["train", "CartPole-v1", "--behaviour.family", "eps"], "behaviour.family is 'eps'", "boltzmann, epsilon"),
     "resume without a run": (["resume"], "RUN"),

@@ -23,7 +23,7 @@ from dicerl.run import Run
 from dicerl.runtime.setup import amount, plan
 from dicerl.sequence import Store, allocate, schema, window_bytes, window_length
 
-quick = settings(max_examples=60)
+quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 # --- Collector ----------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dicerl.config import _RANGES, Config, describe_type, fields_of, from_dict, 
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
 
-quick = settings(max_examples=100)
+quick = settings(max_examples=100, deadline=None, derandomize=True)
 FIELDS = fields_of()
 NUMBERS = {name: kind for name, (kind, _) in FIELDS.items() if kind in (int, float)}
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -187,7 +187,7 @@ def values(kind, name):
     return st.integers(int(low), int(min(high, 2**53))) if kind is int else st.floats(low, high)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.fixed_dictionaries({}, optional={name: values(kind, name) for name, (kind, _) in FIELDS.items()}))
 def test_json_round_trip(changes):
     config = override(Config(), changes)

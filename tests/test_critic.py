@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dicerl.core import entropy, log_probs
 from dicerl.core.critic import casa, dueling
 
-quick = settings(max_examples=60)
+quick = settings(max_examples=60, deadline=None, derandomize=True)
 advantages = st.lists(st.floats(-3, 3), min_size=2, max_size=6)
 inv_temperatures = st.one_of(st.sampled_from([0.0, 50.0]), st.floats(0, 50))
 mild_inv_temperatures = st.floats(0.05, 5)

@@ -465,7 +465,7 @@ SCRIPT = textwrap.dedent("""
 def own_callable(tmp_path_factory):
     directory = tmp_path_factory.mktemp("own")
     (directory / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=directory, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run([sys.executable, "script.py"], cwd=directory, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return lines[0], [json.loads(line) for line in lines[1:]], [json.loads(line) for line in (directory / "log").read_text().splitlines()]

@@ -560,7 +560,7 @@ def test_a_video_that_could_not_be_written_is_no_video(own, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(actions=st.integers(1, 300), height=st.sampled_from([200, 210, 400, 1080]), data=st.data(),
        value=st.floats(), total=st.floats(allow_nan=False, allow_infinity=False))
 def test_a_strip_can_be_drawn_of_anything(actions, height, data, value, total):

@@ -11,10 +11,10 @@ def run(tmp_path, env_id, **changes):
     return train(config, quiet=True)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(120)
 def test_catch_is_solved(tmp_path):
     """Random play catches about 1 ball in 3 (mean return -0.4); a solved game is 1.0, and so is what the loaded agent plays."""
-    result = run(tmp_path, "dicerl.envs.toy:Catch-v0", frames=45_000, **{"evaluation.every": 45_000, "evaluation.episodes": 500})
+    result = run(tmp_path, "dicerl.envs.toy:Catch-v0", frames=30_000, **{"evaluation.every": 30_000, "evaluation.episodes": 50})
     assert result.summary["evaluation"]["mean_return"] >= 0.95
     assert result.summary["evaluation"]["greedy_mean_return"] >= 0.95
     agent, env = load_agent(result), Catch()
@@ -29,23 +29,23 @@ def test_catch_is_solved(tmp_path):
     assert total / 20 >= 0.95
 
 
-MEMORY = {"frames": 60_000, "evaluation.every": 60_000, "evaluation.episodes": 100, "sequence.burn_in": 10, "env.reward_scale": 1.0}
+MEMORY = {"frames": 40_000, "evaluation.every": 40_000, "evaluation.episodes": 100, "sequence.burn_in": 10, "env.reward_scale": 1.0}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(120)
 def test_a_memory_task_is_solved_with_the_lstm(tmp_path):
     result = run(tmp_path, "dicerl.envs.toy:TMaze-v0", **MEMORY, **{"network.lstm": 64})
     assert result.summary["evaluation"]["greedy_mean_return"] >= 0.95
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(120)
 def test_a_memory_task_is_not_solved_without_it(tmp_path):
     result = run(tmp_path, "dicerl.envs.toy:TMaze-v0", **MEMORY, **{"network.lstm": 0})
     assert result.summary["evaluation"]["greedy_mean_return"] <= 0.7  # 0.5 is chance
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(120)
 def test_cartpole_gets_better(tmp_path):
     """Random play stands for about 22 steps; the whole 200k steps reach 500 (benchmarks/results/cartpole.json)."""
-    result = run(tmp_path, "CartPole-v1", frames=50_000, **{"evaluation.every": 50_000})
+    result = run(tmp_path, "CartPole-v1", frames=30_000, **{"evaluation.every": 30_000})
     assert result.summary["evaluation"]["mean_return"] >= 60

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import reference as slow
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dicerl.core import entropy, entropy_surrogate, log_probs, policy_surrogate
 from dicerl.core.critic import casa
 from dicerl.core.policy import gather
 
-quick = settings(max_examples=60)
+quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 advantages = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=18)
 mild_advantages = st.lists(st.floats(-3, 3), min_size=2, max_size=6)  # no probability underflows at 1/tau <= 5

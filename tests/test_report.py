@@ -33,7 +33,7 @@ from dicerl.report.sections import payload, sections
 from dicerl.run import Run, in_use, software
 from dicerl.scores import SYSTEMS, hns
 
-quick = settings(max_examples=25)
+quick = settings(max_examples=25, deadline=None, derandomize=True)
 KINDS = ("train", "episode", "evaluation", "event", "other")
 FIELDS = ("frames", "return", "entropy", "tile_values", "tile_visits", "mean_return", "event", "time")
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5),

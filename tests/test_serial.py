@@ -206,7 +206,7 @@ def kill_after_a_checkpoint(arguments, directory, delay):
     command = [sys.executable, "-c", "import sys; from dicerl.cli import main; sys.exit(main())", *arguments]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
-            end = time.monotonic() + 600
+            end = time.monotonic() + 140
             while len(checkpoints_of(directory)) == known and process.poll() is None and time.monotonic() < end:
                 time.sleep(0.005)
             time.sleep(delay)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import reference as slow
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dicerl.core import critic, drtrace, qtrace, retrace, vtrace
 from dicerl.core.targets import clipped_ratio
 
-quick = settings(max_examples=60)
+quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tensors(*arrays, dtype=torch.float64):
