@@ -11,7 +11,6 @@ DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent / "tests"))
 
 from browser import Browser  # noqa: E402
-
 from dicerl.report.dashboard import make_server  # noqa: E402
 from dicerl.report.data import find_runs  # noqa: E402
 from dicerl.report.report import write_report  # noqa: E402

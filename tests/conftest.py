@@ -3,9 +3,9 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import trained_runs
 
 from dicerl import cli
+from runs import trained_runs
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-import reference as slow
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import reference as slow
 from dicerl.core import Bandit, BanditVote, inv_temperature_from_x, x_from_inv_temperature
 from dicerl.core.bandit import MAX_X
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import one_line
 
 import dicerl
 from dicerl.bench import bench as bench_module
@@ -23,6 +22,7 @@ from dicerl.bench.whole import Stopwatch, updates_a_line
 from dicerl.checkpoint import checkpoints_of
 from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.runtime import setup
+from runs import one_line
 
 MIB = 2**20
 

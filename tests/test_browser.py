@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, DRIVER, Browser
-from runs import append, line, make_run
 
+from browser import CHROMIUM, DRIVER, Browser
 from dicerl.report.dashboard import make_server
 from dicerl.report.report import write_report
+from runs import append, line, make_run
 
 pytestmark = [pytest.mark.skipif(not (DRIVER and CHROMIUM), reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)"),
               pytest.mark.timeout(600)]

@@ -15,7 +15,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from runs import one_line
 
 import dicerl
 from dicerl import checkpoint, cli, learner
@@ -26,6 +25,7 @@ from dicerl.metrics import read_lines
 from dicerl.networks import Network
 from dicerl.presets import VARIANTS
 from dicerl.run import Run
+from runs import one_line
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
 TINY = ("--preset", "debug", "--frames", "600", "--checkpoint.every", "200", "--evaluation.every", "300", "--evaluation.max-steps", "20",

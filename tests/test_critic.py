@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
-import reference as slow
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference as slow
 from dicerl.core import entropy, log_probs
 from dicerl.core.critic import casa, dueling
 

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-import reference as slow
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference as slow
 from dicerl.core import entropy, entropy_surrogate, family, log_probs, policy_surrogate
 from dicerl.core.bandit import MAX_X, BanditVote, JointVote
 from dicerl.presets import preset

@@ -4,11 +4,11 @@ import math
 import time
 
 import numpy as np
-import probe
 import pytest
-import reference as slow
 import torch
 
+import probe
+import reference as slow
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError

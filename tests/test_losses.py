@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import reference as slow
 import torch
 
+import reference as slow
 from dicerl.core import entropy, losses, vtrace
 from dicerl.core.losses import entropy_bonus, masked_mean, policy_loss, q_loss, value_loss, weighted_sum
 from dicerl.core.targets import clipped_ratio

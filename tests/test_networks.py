@@ -4,10 +4,10 @@ import copy
 import math
 
 import numpy as np
-import probe
 import pytest
 import torch
 
+import probe
 from dicerl.config import Config, NetworkConfig
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError

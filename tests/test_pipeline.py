@@ -10,11 +10,11 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
-import probe
 import pytest
-import reference as slow
 import torch
 
+import probe
+import reference as slow
 from dicerl import checkpoint
 from dicerl.api import train
 from dicerl.core.family import PARAMETERS

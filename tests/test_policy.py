@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-import reference as slow
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import reference as slow
 from dicerl.core import entropy, entropy_surrogate, log_probs, policy_surrogate
 from dicerl.core.critic import casa
 from dicerl.core.policy import gather

@@ -19,7 +19,6 @@ import plotly.graph_objects as go
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import append, line, make_run
 
 from dicerl import cli
 from dicerl.core.bandit import x_from_inv_temperature
@@ -32,6 +31,7 @@ from dicerl.report.report import EMBEDDED, write_report
 from dicerl.report.sections import payload, sections
 from dicerl.run import Run, in_use, software
 from dicerl.scores import SYSTEMS, hns
+from runs import append, line, make_run
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 KINDS = ("train", "episode", "evaluation", "event", "other")

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import probe
 import pytest
 import safetensors.torch
 import torch
 
 import dicerl
+import probe
 from dicerl.api import resume, train
 from dicerl.checkpoint import checkpoints_of
 from dicerl.cli import main

@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
-import reference as slow
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import reference as slow
 from dicerl.core import critic, drtrace, qtrace, retrace, vtrace
 from dicerl.core.targets import clipped_ratio
 

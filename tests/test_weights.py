@@ -2,10 +2,10 @@
 
 import time
 
-import probe
 import pytest
 import torch
 
+import probe
 from dicerl.errors import CheckpointError
 from dicerl.learner import Learner
 from dicerl.networks import Network
