@@ -1,10 +1,12 @@
-"""Does it learn? Each benchmark is a list of `dicerl train` commands; results go to benchmarks/results/<name>.json.
+"""Does it learn? Each benchmark is a list of `dicerl train` commands; results go to
+benchmarks/results/<name>.json.
 
     python benchmarks/learn.py cartpole
     python benchmarks/learn.py minatar --jobs 2
     python benchmarks/learn.py --list
 
-Runs that already stand in the results file with the same command are not run again (--again runs them).
+Runs that already stand in the results file with the same command are not run again (--again runs
+them).
 """
 
 from __future__ import annotations
@@ -26,26 +28,99 @@ RESULTS = ROOT / "benchmarks" / "results"
 MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
 
 
-def minatar(variants: tuple[str, ...], games: tuple[str, ...] = MINATAR, *more: str) -> list[list[str]]:
-    return [[f"MinAtar/{game}-v1", "--preset", "minatar", "--variant", variant, *more, "--seed", str(seed)]
-            for seed in range(3) for variant in variants for game in games]
+def minatar(
+    variants: tuple[str, ...], games: tuple[str, ...] = MINATAR, *more: str
+) -> list[list[str]]:
+    return [
+        [
+            f"MinAtar/{game}-v1",
+            "--preset",
+            "minatar",
+            "--variant",
+            variant,
+            *more,
+            "--seed",
+            str(seed),
+        ]
+        for seed in range(3)
+        for variant in variants
+        for game in games
+    ]
 
 
-MEMORY = ["dicerl.envs.toy:TMaze-v0", "--preset", "classic", "--frames", "100000", "--env.reward-scale", "1"]
+MEMORY = [
+    "dicerl.envs.toy:TMaze-v0",
+    "--preset",
+    "classic",
+    "--frames",
+    "100000",
+    "--env.reward-scale",
+    "1",
+]
 BENCHMARKS: dict[str, list[list[str]]] = {
     "cartpole": [["CartPole-v1", "--preset", "classic", "--seed", str(s)] for s in range(3)],
-    "memory": [[*MEMORY, "--network.lstm", lstm, "--sequence.burn-in", "10", "--seed", str(s)] for lstm in ("64", "0") for s in range(3)],
-    "catch": [["dicerl.envs.toy:Catch-v0", "--preset", "classic", "--frames", "60000", "--seed", str(s)] for s in range(3)],
+    "memory": [
+        [*MEMORY, "--network.lstm", lstm, "--sequence.burn-in", "10", "--seed", str(s)]
+        for lstm in ("64", "0")
+        for s in range(3)
+    ],
+    "catch": [
+        ["dicerl.envs.toy:Catch-v0", "--preset", "classic", "--frames", "60000", "--seed", str(s)]
+        for s in range(3)
+    ],
     "minatar": minatar(("dice", "baseline")),
     "minatar_ablation": minatar(("random", "entropy")),
     # Beside dice of "minatar".
-    "minatar_families": minatar(("casa", "mixture", "epsilon", "conditioned"), ("Breakout", "Asterix")),
+    "minatar_families": minatar(
+        ("casa", "mixture", "epsilon", "conditioned"), ("Breakout", "Asterix")
+    ),
     # Two learners, so gradients one update late, beside serial, where none is.
-    "minatar_process": minatar(("dice",), ("Breakout", "Asterix"), "--runtime", "process", "--runtime.num-learners", "2"),
-    # Serial: anybody gets the same numbers, and two runs fit on two cores. The default runtime (process) beside it, once.
-    "freeway": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", "0"]],
-    "freeway_process": [["freeway", "--preset", "laptop", "--frames", "1000000", "--runtime", "process", "--seed", "0"]],
-    "pong": [["pong", "--preset", "laptop", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", "0"]],
+    "minatar_process": minatar(
+        ("dice",), ("Breakout", "Asterix"), "--runtime", "process", "--runtime.num-learners", "2"
+    ),
+    # Serial: anybody gets the same numbers, and two runs fit on two cores. The default runtime
+    # (process) beside it, once.
+    "freeway": [
+        [
+            "freeway",
+            "--preset",
+            "laptop",
+            "--frames",
+            "1000000",
+            "--runtime",
+            "serial",
+            "--runtime.learner-threads",
+            "1",
+            "--seed",
+            "0",
+        ]
+    ],
+    "freeway_process": [
+        [
+            "freeway",
+            "--preset",
+            "laptop",
+            "--frames",
+            "1000000",
+            "--runtime",
+            "process",
+            "--seed",
+            "0",
+        ]
+    ],
+    "pong": [
+        [
+            "pong",
+            "--preset",
+            "laptop",
+            "--runtime",
+            "serial",
+            "--runtime.learner-threads",
+            "1",
+            "--seed",
+            "0",
+        ]
+    ],
 }
 
 
@@ -53,15 +128,30 @@ def hardware() -> dict[str, object]:
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        model = next((line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")), model)
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+        model = next(
+            (
+                line.split(":")[1].strip()
+                for line in cpuinfo.read_text().splitlines()
+                if line.startswith("model name")
+            ),
+            model,
+        )
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
 
 
 def commit() -> str:
     def git(*args: str) -> str:
-        return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", *args], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
 
-    return git("rev-parse", "--short", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "dicerl") else "")
+    return git("rev-parse", "--short", "HEAD") + (
+        "+changes" if git("status", "--porcelain", "--", "dicerl") else ""
+    )
 
 
 def run(arguments: list[str]) -> dict[str, object]:
@@ -69,29 +159,64 @@ def run(arguments: list[str]) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         command = ["dicerl", "train", *arguments]
         start, revision = time.time(), commit()
-        done = subprocess.run([str(Path(sys.executable).parent / "dicerl"), *command[1:], "--run-dir", f"{folder}/run", "--json", "--quiet",
-                               "--tensorboard", "false"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [
+                str(Path(sys.executable).parent / "dicerl"),
+                *command[1:],
+                "--run-dir",
+                f"{folder}/run",
+                "--json",
+                "--quiet",
+                "--tensorboard",
+                "false",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             return {"command": " ".join(command), "failed": done.stderr.strip()[-500:]}
         summary = json.loads(done.stdout)
-        lines = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
-    curve = [(x["frames"], x["recent_return"]) for x in lines if x["kind"] == "train" and x.get("recent_return") is not None]
+        lines = [
+            json.loads(line)
+            for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+        ]
+    curve = [
+        (x["frames"], x["recent_return"])
+        for x in lines
+        if x["kind"] == "train" and x.get("recent_return") is not None
+    ]
     step = max(1, len(curve) // 40)
     return {
-        "command": " ".join(command), "commit": revision, "date": time.strftime("%Y-%m-%d"), "hardware": hardware(),
-        "seconds": round(time.time() - start), "agent_steps": summary["agent_steps"], "frames": summary["frames"],
-        "updates": summary["updates"], "training_return_last_100": summary["recent_return"],
-        "evaluation_best_region": summary["evaluation"].get("mean_return"), "evaluation_greedy": summary["evaluation"].get("greedy_mean_return"),
+        "command": " ".join(command),
+        "commit": revision,
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": hardware(),
+        "seconds": round(time.time() - start),
+        "agent_steps": summary["agent_steps"],
+        "frames": summary["frames"],
+        "updates": summary["updates"],
+        "training_return_last_100": summary["recent_return"],
+        "evaluation_best_region": summary["evaluation"].get("mean_return"),
+        "evaluation_greedy": summary["evaluation"].get("greedy_mean_return"),
         "evaluation_episodes": summary["evaluation"].get("episodes"),
         **{k: v for k, v in summary.items() if k.startswith("favoured_")},
         "training_curve": [[f, round(r, 3)] for f, r in [*curve[::step], *curve[-1:]]],
-        "evaluation_curve": [[x["frames"], x["mean_return"], x["greedy_mean_return"]] for x in lines if x["kind"] == "evaluation"],
+        "evaluation_curve": [
+            [x["frames"], x["mean_return"], x["greedy_mean_return"]]
+            for x in lines
+            if x["kind"] == "evaluation"
+        ],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmark", nargs="*", choices=[*BENCHMARKS, []], help="which (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "benchmark", nargs="*", choices=[*BENCHMARKS, []], help="which (default: all)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--again", action="store_true", help="run what has a result already")
     parser.add_argument("--only", default="", help="only commands that contain this text")
@@ -109,11 +234,19 @@ def main() -> None:
             print("\n".join(" ".join(["dicerl", "train", *a]) for a in chosen))
             continue
 
-        def work(arguments: list[str], results: list[dict[str, object]] = results, path: Path = path) -> None:
+        def work(
+            arguments: list[str], results: list[dict[str, object]] = results, path: Path = path
+        ) -> None:
             result = run(arguments)
             with lock:
                 results[:] = [r for r in results if r["command"] != result["command"]] + [result]
-                path.write_text("[\n" + ",\n".join(json.dumps(r) for r in sorted(results, key=lambda r: str(r["command"]))) + "\n]\n")
+                path.write_text(
+                    "[\n"
+                    + ",\n".join(
+                        json.dumps(r) for r in sorted(results, key=lambda r: str(r["command"]))
+                    )
+                    + "\n]\n"
+                )
             print({k: v for k, v in result.items() if not k.endswith("curve")}, flush=True)
 
         with ThreadPoolExecutor(args.jobs) as pool:

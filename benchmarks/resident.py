@@ -1,4 +1,5 @@
-"""Is memory flat? Trains for half an hour and samples the memory of the whole process tree; results go to benchmarks/results/resident.{json,png}.
+"""Is memory flat? Trains for half an hour and samples the memory of the whole process tree; results
+go to benchmarks/results/resident.{json,png}.
 
     python benchmarks/resident.py                                   pong, preset laptop, 30 minutes
     python benchmarks/resident.py --minutes 5 CartPole-v1 --preset classic --runtime process
@@ -19,7 +20,8 @@ from learn import RESULTS, commit, hardware
 
 from dicerl.bench.memory import resident_bytes
 
-# The evaluator is a process of its own and comes with the first evaluation: here soon enough to count at minute 5 on a slow machine, too.
+# The evaluator is a process of its own and comes with the first evaluation: here soon enough to
+# count at minute 5 on a slow machine, too.
 DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process", "--evaluation.every", "250000"]
 
 
@@ -27,7 +29,15 @@ def watch(arguments: list[str], minutes: float) -> list[tuple[float, int]]:
     """(minutes, bytes) of a run that has far more frames to go, until it is stopped."""
     points: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(Path(sys.executable).parent / "dicerl"), "train", *arguments, "--frames", "1000000000", "--run-dir", f"{folder}/run"]
+        command = [
+            str(Path(sys.executable).parent / "dicerl"),
+            "train",
+            *arguments,
+            "--frames",
+            "1000000000",
+            "--run-dir",
+            f"{folder}/run",
+        ]
         run = subprocess.Popen([*command, "--quiet"], stdout=subprocess.DEVNULL)
         start = time.time()
         while time.time() - start < 60 * minutes and run.poll() is None:
@@ -46,15 +56,26 @@ def mean_around(points: list[tuple[float, int]], minute: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30.0)
     args, rest = parser.parse_known_args()
     arguments = rest or DEFAULT
     points = watch(arguments, args.minutes)
     early, late = mean_around(points, args.minutes / 6), mean_around(points, args.minutes)
-    result = {"command": " ".join(["dicerl", "train", *arguments]), "commit": commit(), "date": time.strftime("%Y-%m-%d"), "hardware": hardware(),
-              "minutes": args.minutes, "early_minute": args.minutes / 6, "early_bytes": round(early), "late_bytes": round(late),
-              "ratio": round(late / early, 4), "points": points}
+    result = {
+        "command": " ".join(["dicerl", "train", *arguments]),
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": hardware(),
+        "minutes": args.minutes,
+        "early_minute": args.minutes / 6,
+        "early_bytes": round(early),
+        "late_bytes": round(late),
+        "ratio": round(late / early, 4),
+        "points": points,
+    }
     (RESULTS / "resident.json").write_text(json.dumps(result) + "\n")
     print({k: v for k, v in result.items() if k != "points"})
     import matplotlib
@@ -64,8 +85,12 @@ def main() -> None:
 
     plot, axis = plt.subplots(figsize=(7, 3.2))
     axis.plot([at for at, _ in points], [size / 2**20 for _, size in points], color="#bc6c25")
-    axis.set(xlabel="minutes", ylabel="memory of all processes, MiB", ylim=(0, None),
-             title=f"{result['command']}: {late / early:.3f} × minute {args.minutes / 6:.0f}")
+    axis.set(
+        xlabel="minutes",
+        ylabel="memory of all processes, MiB",
+        ylim=(0, None),
+        title=f"{result['command']}: {late / early:.3f} × minute {args.minutes / 6:.0f}",
+    )
     axis.grid(alpha=0.3)
     plot.tight_layout()
     plot.savefig(RESULTS / "resident.png", dpi=130)

@@ -1,7 +1,7 @@
 """Tables (Markdown) and one figure from benchmarks/results/*.json.
 
-    python benchmarks/table.py            prints the tables
-    python benchmarks/table.py --figure   also draws benchmarks/results/learning.png (needs matplotlib)
+python benchmarks/table.py            prints the tables
+python benchmarks/table.py --figure   also draws benchmarks/results/learning.png (needs matplotlib)
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def load() -> dict[str, list[dict[str, Any]]]:
     """The learning results: lists of runs. Throughput has tables of its own."""
     found = {p.stem: json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json"))}
-    return {name: [r for r in runs if "failed" not in r] for name, runs in found.items() if isinstance(runs, list)}
+    return {
+        name: [r for r in runs if "failed" not in r]
+        for name, runs in found.items()
+        if isinstance(runs, list)
+    }
 
 
 def option(command: str, name: str, default: str) -> str:
@@ -35,26 +39,52 @@ def groups(results: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dic
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for r in results:
         words = r["command"].split()
-        rest = re.sub(r" --(seed|variant|preset) \S+", "", " ".join(words[3:]) and " " + " ".join(words[3:])).strip()
+        rest = re.sub(
+            r" --(seed|variant|preset) \S+", "", " ".join(words[3:]) and " " + " ".join(words[3:])
+        ).strip()
         found[words[2], option(r["command"], "variant", "dice"), rest].append(r)
     return dict(sorted(found.items()))
 
 
 def cell(values: list[float | None]) -> str:
     numbers = [v for v in values if v is not None]
-    return f"**{statistics.mean(numbers):.2f}** ({', '.join(f'{v:.2f}' for v in numbers)})" if numbers else "–"
+    return (
+        f"**{statistics.mean(numbers):.2f}** ({', '.join(f'{v:.2f}' for v in numbers)})"
+        if numbers
+        else "–"
+    )
 
 
 def table(name: str, results: list[dict[str, Any]]) -> str:
-    lines = [f"### {name}", "", "| environment | variant | options | seeds | training return, last 100 episodes | evaluation, best region | "
-             "evaluation, greedy | frames | seconds a run | commit |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        f"### {name}",
+        "",
+        (
+            "| environment | variant | options | seeds | training return, last 100 episodes |"
+            " evaluation, best region | evaluation, greedy | frames | seconds a run | commit |"
+        ),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for (env, variant, rest), runs in groups(results).items():
         runs.sort(key=lambda r: int(option(r["command"], "seed", "0")))
-        lines.append("| " + " | ".join([
-            env, variant, f"`{rest}`" if rest else "", ", ".join(option(r["command"], "seed", "0") for r in runs),
-            cell([r["training_return_last_100"] for r in runs]), cell([r["evaluation_best_region"] for r in runs]),
-            cell([r["evaluation_greedy"] for r in runs]), f"{runs[0]['frames']:,}",
-            ", ".join(str(r["seconds"]) for r in runs), ", ".join(sorted({r["commit"] for r in runs}))]) + " |")
+        lines.append(
+            "| "
+            + " | ".join(
+                [
+                    env,
+                    variant,
+                    f"`{rest}`" if rest else "",
+                    ", ".join(option(r["command"], "seed", "0") for r in runs),
+                    cell([r["training_return_last_100"] for r in runs]),
+                    cell([r["evaluation_best_region"] for r in runs]),
+                    cell([r["evaluation_greedy"] for r in runs]),
+                    f"{runs[0]['frames']:,}",
+                    ", ".join(str(r["seconds"]) for r in runs),
+                    ", ".join(sorted({r["commit"] for r in runs})),
+                ]
+            )
+            + " |"
+        )
     return "\n".join(lines)
 
 
@@ -75,14 +105,27 @@ def figure(results: dict[str, list[dict[str, Any]]]) -> Path:
         for r in runs:
             variant = option(r["command"], "variant", "dice")
             frames, returns = zip(*r["training_curve"], strict=True)
-            axis.plot([f / 1e6 for f in frames], returns, color=colour(variant), alpha=0.8, linewidth=1.3, label=variant)
+            axis.plot(
+                [f / 1e6 for f in frames],
+                returns,
+                color=colour(variant),
+                alpha=0.8,
+                linewidth=1.3,
+                label=variant,
+            )
         axis.set_title(env)
         axis.set_xlabel("million frames")
         axis.set_ylabel("training return")
         axis.grid(alpha=0.3)
-        handles = dict(zip(axis.get_legend_handles_labels()[1], axis.get_legend_handles_labels()[0], strict=True))
+        handles = dict(
+            zip(
+                axis.get_legend_handles_labels()[1],
+                axis.get_legend_handles_labels()[0],
+                strict=True,
+            )
+        )
         axis.legend(handles.values(), handles.keys(), frameon=False)
-    for axis in list(axes.flat)[len(panels):]:
+    for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
     fig.tight_layout()
     path = RESULTS / "learning.png"
@@ -91,7 +134,9 @@ def figure(results: dict[str, list[dict[str, Any]]]) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--figure", action="store_true", help="draw the learning curves too")
     args = parser.parse_args()
     results = load()

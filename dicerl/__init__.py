@@ -5,12 +5,22 @@ from typing import Any
 __version__ = "0.1.0"
 __all__ = ["Agent", "Config", "DicerlError", "Run", "load_agent", "preset", "resume", "train"]
 
-_HOME = {"Agent": "api", "Config": "config", "DicerlError": "errors", "Run": "run", "load_agent": "api", "preset": "presets",
-         "resume": "api", "train": "api"}
+_HOME = {
+    "Agent": "api",
+    "Config": "config",
+    "DicerlError": "errors",
+    "Run": "run",
+    "load_agent": "api",
+    "preset": "presets",
+    "resume": "api",
+    "train": "api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: ``from dicerl.core import ...`` stays light, and ``dicerl --help`` quick."""
+    """Import on first use: ``from dicerl.core import ...`` stays light, and ``dicerl --help``
+    quick.
+    """
     import importlib
 
     if name in _HOME:

@@ -1,6 +1,8 @@
-"""The Actor: N environments in lock-step, batched inference, windows of the stream sent as soon as they are long enough.
+"""The Actor: N environments in lock-step, batched inference, windows of the stream sent as soon as
+they are long enough.
 
-It knows callables only (parameters in, windows out, temperatures in), never a transport, a queue or the learner.
+It knows callables only (parameters in, windows out, temperatures in), never a transport, a queue or
+the learner.
 """
 
 from __future__ import annotations
@@ -27,28 +29,50 @@ class Episode(NamedTuple):
     length: int  # agent steps
 
 
-GetParameters = Callable[[torch.Tensor, int], int | None]  # (vector to copy into, known version) -> version, or None: that is the newest
+# (vector to copy into, known version) -> version, or None: that is the newest
+GetParameters = Callable[[torch.Tensor, int], int | None]
 SendSequences = Callable[[Arrays], None]  # windows [L, N, ...]; waits while the collector is full
-# (episodes that ended, behaviours wanted) -> the behaviours, when called: nobody needs them before the reset step
+# (episodes that ended, behaviours wanted) -> the behaviours, when called: nobody needs them before
+# the reset step
 NextTemperatures = Callable[[list[Episode], int], Callable[[], list[tuple[float, ...]]]]
 
 
 class Actor:
-    """Call ``act`` and ``advance`` in turn. ``act`` says whether it completed (and sent) a window of every environment."""
+    """Call ``act`` and ``advance`` in turn. ``act`` says whether it completed (and sent) a window
+    of every environment.
+    """
 
     def __init__(
-        self, config: Config, env: VectorEnv, network: Network, fields: Schema, *, rng: np.random.Generator, env_seed: int,
-        get_parameters: GetParameters, send_sequences: SendSequences, next_temperatures: NextTemperatures,
-        first_env: int = 0, incarnation: int = 0,
+        self,
+        config: Config,
+        env: VectorEnv,
+        network: Network,
+        fields: Schema,
+        *,
+        rng: np.random.Generator,
+        env_seed: int,
+        get_parameters: GetParameters,
+        send_sequences: SendSequences,
+        next_temperatures: NextTemperatures,
+        first_env: int = 0,
+        incarnation: int = 0,
     ) -> None:
         self.config, self.env, self.network = config, env, network
         self._rng, self._first_env, self.incarnation = rng, first_env, incarnation
-        self._get_parameters, self._send, self._next_temperatures = get_parameters, send_sequences, next_temperatures
+        self._get_parameters, self._send, self._next_temperatures = (
+            get_parameters,
+            send_sequences,
+            next_temperatures,
+        )
         self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
         self._fields = fields
         self._window = allocate(fields, window_length(config), env.num_envs)
-        # What stood before each step of the window; a window is sent with what stood before its first.
-        self._before: Arrays = {n: np.stack([self._window[n]] * window_length(config)) for n in ("state", "last_action", "last_reward")}
+        # What stood before each step of the window; a window is sent with what stood before its
+        # first.
+        self._before: Arrays = {
+            n: np.stack([self._window[n]] * window_length(config))
+            for n in ("state", "last_action", "last_reward")
+        }
         self._parameters = family.PARAMETERS[config.behaviour.family]
         self.times = Times()  # in environments and in inference; whoever sends adds its own
         self.version = -1
@@ -58,7 +82,9 @@ class Actor:
         self.restart(env_seed)
 
     def restart(self, env_seed: int) -> None:
-        """Reset every environment and begin new streams; unfinished episodes are dropped, sent windows are not."""
+        """Reset every environment and begin new streams; unfinished episodes are dropped, sent
+        windows are not.
+        """
         n = self.env.num_envs
         self._pull()
         for array in (*self._window.values(), *self._before.values()):
@@ -70,16 +96,22 @@ class Actor:
         self._observation = self.env.reset(env_seed)
         require_finite(self.env.spec, "observed value", self._observation)
         self._state = self.network.initial_state(n)
-        self._ended = np.zeros(n, np.bool_)  # the observation is an episode's last: its next step is a reset step
+        # the observation is an episode's last: its next step is a reset step
+        self._ended = np.zeros(n, np.bool_)
         self._last_action = np.full(n, -1, np.int64)
         self._last_reward = np.zeros(n, np.float32)
         self._return, self._steps = np.zeros(n), np.zeros(n, np.int64)
-        self._behaviour = np.array(self._next_temperatures([], n)(), np.float32)  # [N, parameters of the family]
-        self._asked: tuple[np.ndarray, Callable[[], list[tuple[float, ...]]]] | None = None  # environments, and how to get what they wait for
-        self._following = self._behaviour.copy()  # of the episode after this one, drawn at this one's end
+        # [N, parameters of the family]
+        self._behaviour = np.array(self._next_temperatures([], n)(), np.float32)
+        # environments, and how to get what they wait for
+        self._asked: tuple[np.ndarray, Callable[[], list[tuple[float, ...]]]] | None = None
+        # of the episode after this one, drawn at this one's end
+        self._following = self._behaviour.copy()
 
     def act(self) -> bool:
-        """Choose the next actions and record them; True where that completed the windows, which are then sent."""
+        """Choose the next actions and record them; True where that completed the windows, which are
+        then sent.
+        """
         if self.count % self.config.runtime.pull_every == 0:
             self._pull()
         self.count += 1
@@ -90,7 +122,14 @@ class Actor:
         self._behaviour = self.network.own_inv_temperature(self._behaviour)
         with self.times("inference"):
             log_pi, out, scale = acting_policy(
-                self.config, self.network, self._observation, self._state, self._last_action, self._last_reward, self._behaviour)
+                self.config,
+                self.network,
+                self._observation,
+                self._state,
+                self._last_action,
+                self._last_reward,
+                self._behaviour,
+            )
             action = sample(log_pi, self._rng)
         self._state = out.state
         w["observation"][t] = self._observation
@@ -112,7 +151,9 @@ class Actor:
         return True
 
     def _begin_next_window(self) -> None:
-        """The window's last burn_in + 1 steps are the next one's first: its bootstrap step is the next to be trained."""
+        """The window's last burn_in + 1 steps are the next one's first: its bootstrap step is the
+        next to be trained.
+        """
         kept = self._burn_in + 1
         per_step = [array for name, array in self._window.items() if self._fields[name].per_step]
         for array in (*per_step, *self._before.values()):
@@ -144,7 +185,12 @@ class Actor:
             self._ended[begun] = False
         if self._ended.any():
             ended = np.flatnonzero(self._ended)
-            episodes = [Episode(tuple(self._behaviour[i].tolist()), float(self._return[i]), int(self._steps[i])) for i in ended]
+            episodes = [
+                Episode(
+                    tuple(self._behaviour[i].tolist()), float(self._return[i]), int(self._steps[i])
+                )
+                for i in ended
+            ]
             self._asked = ended, self._next_temperatures(episodes, len(episodes))
             self._return[ended], self._steps[ended] = 0.0, 0
         self._observation = observation
@@ -172,16 +218,26 @@ class Actor:
 
 @torch.inference_mode()
 def acting_policy(
-    config: Config, network: Network, observation: np.ndarray, state: torch.Tensor, last_action: np.ndarray, last_reward: np.ndarray,
+    config: Config,
+    network: Network,
+    observation: np.ndarray,
+    state: torch.Tensor,
+    last_action: np.ndarray,
+    last_reward: np.ndarray,
     behaviour: np.ndarray,
 ) -> tuple[np.ndarray, Output, float]:
-    """(log pi [N, A], the network's output [1, N, ...], the unit of A) of one step of N environments; ``behaviour`` is [N, parameters]."""
+    """(log pi [N, A], the network's output [1, N, ...], the unit of A) of one step of N
+    environments; ``behaviour`` is [N, parameters].
+    """
     device = network.advantage_scale.device
 
     def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
-    parameters = {name: tensor(behaviour[:, i]) for i, name in enumerate(family.PARAMETERS[config.behaviour.family])}
+    parameters = {
+        name: tensor(behaviour[:, i])
+        for i, name in enumerate(family.PARAMETERS[config.behaviour.family])
+    }
     extra = {}
     if config.network.last_action_reward:
         reward = shape_reward(tensor(last_reward), config.env.reward_shape, config.env.reward_scale)
@@ -190,7 +246,9 @@ def acting_policy(
         extra["inv_temperature"] = parameters["inv_temperature"][None]
     out = network.unroll(tensor(observation)[None], state, None, **extra)
     scale = float(network.advantage_scale) if config.behaviour.scale == "normalised" else 1.0
-    log_pi = policy.log_probs(out.advantage[0], *family.components(config.behaviour.family, parameters, scale))
+    log_pi = policy.log_probs(
+        out.advantage[0], *family.components(config.behaviour.family, parameters, scale)
+    )
     return log_pi.cpu().numpy(), out, scale
 
 

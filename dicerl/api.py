@@ -28,10 +28,18 @@ from dicerl.temperature import Region, Temperatures, draw_behaviour
 OnBatch = Callable[..., None]  # (learner, batch)
 
 
-def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
-    """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over ``config.env.id``.
+def train(
+    config: Config,
+    make_env: MakeEnv | None = None,
+    *,
+    quiet: bool = False,
+    on_batch: OnBatch | None = None,
+) -> Run:
+    """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over
+    ``config.env.id``.
 
-    ``on_batch(learner, batch)`` sees every batch, in the process of the learner that trains it, before it does.
+    ``on_batch(learner, batch)`` sees every batch, in the process of the learner that trains it,
+    before it does.
     """
     config = validate(config)
     if make_env is not None:
@@ -42,8 +50,16 @@ def train(config: Config, make_env: MakeEnv | None = None, *, quiet: bool = Fals
     return run_to_end(Run.create(config), spec, machine, network, make_env, None, quiet, on_batch)
 
 
-def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool = False, on_batch: OnBatch | None = None) -> Run:
-    """Go on from the newest whole checkpoint of a run; a run that was ended before its first one starts from the beginning."""
+def resume(
+    run_dir: str | Path,
+    make_env: MakeEnv | None = None,
+    *,
+    quiet: bool = False,
+    on_batch: OnBatch | None = None,
+) -> Run:
+    """Go on from the newest whole checkpoint of a run; a run that was ended before its first one
+    starts from the beginning.
+    """
     run = Run.open(run_dir)
     spec = env_spec(run.config, make_env)
     machine = plan(run.config, spec)
@@ -51,7 +67,16 @@ def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool 
     progress = Progress("", quiet)
     if not checkpoint.checkpoints_of(run.directory):
         progress.say(f"{run.directory} has no checkpoint yet; starting from the beginning")
-        return run_to_end(run, spec, machine, prepare_network(run.config, spec, make_env), make_env, None, quiet, on_batch)
+        return run_to_end(
+            run,
+            spec,
+            machine,
+            prepare_network(run.config, spec, make_env),
+            make_env,
+            None,
+            quiet,
+            on_batch,
+        )
     damaged: list[str] = []
 
     def passed_over(line: str) -> None:
@@ -61,26 +86,49 @@ def resume(run_dir: str | Path, make_env: MakeEnv | None = None, *, quiet: bool 
     start = run.newest_checkpoint(passed_over)
     network = build_network(run.config, spec)
     load_network(network, start[0])
-    return run_to_end(run, spec, machine, network, make_env, start, quiet, on_batch, damaged=damaged)
+    return run_to_end(
+        run, spec, machine, network, make_env, start, quiet, on_batch, damaged=damaged
+    )
 
 
 def run_to_end(
-    run: Run, spec: EnvSpec, machine: Plan, network: Network, make_env: MakeEnv | None, start: tuple[Path, dict[str, Any]] | None, quiet: bool,
-    on_batch: OnBatch | None = None, progress: Progress | None = None, stop_when: Callable[[], bool] = lambda: False,
+    run: Run,
+    spec: EnvSpec,
+    machine: Plan,
+    network: Network,
+    make_env: MakeEnv | None,
+    start: tuple[Path, dict[str, Any]] | None,
+    quiet: bool,
+    on_batch: OnBatch | None = None,
+    progress: Progress | None = None,
+    stop_when: Callable[[], bool] = lambda: False,
     damaged: Sequence[str] = (),
 ) -> Run:
     config = run.config
-    progress = progress or Progress(f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet)
+    progress = progress or Progress(
+        f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet
+    )
     for line in describe(config, spec, machine, network, run):
         progress.say(line)
-    coordinator = Coordinator(config, spec, run, machine.num_actors, machine.total_updates, progress, start[1] if start else None)
+    coordinator = Coordinator(
+        config,
+        spec,
+        run,
+        machine.num_actors,
+        machine.total_updates,
+        progress,
+        start[1] if start else None,
+    )
     for reason in damaged:
         coordinator.event("checkpoint_damaged", reason=reason)
     if coordinator.collected_all():
         coordinator.close()
         run.unlock()
         run.summary["complete"] = True
-        progress.say(f"this run is complete: {coordinator.frames:,} of {config.frames:,} frames; nothing to do")
+        progress.say(
+            f"this run is complete: {coordinator.frames:,} of {config.frames:,} frames; nothing"
+            " to do"
+        )
         return run
     if start and start[1].get("config_hash") != config.hash():
         progress.say(f"note: {run.directory}/config.json was changed since its newest checkpoint")
@@ -91,7 +139,17 @@ def run_to_end(
     complete = False
     try:
         with _stop_on_signals(progress) as stopped:
-            runtime = Runtime(config, spec, machine, network, coordinator, make_env, start, lambda: stopped() or stop_when(), on_batch)
+            runtime = Runtime(
+                config,
+                spec,
+                machine,
+                network,
+                coordinator,
+                make_env,
+                start,
+                lambda: stopped() or stop_when(),
+                on_batch,
+            )
             try:
                 complete = runtime.run()
                 coordinator.show(force=True)
@@ -107,8 +165,10 @@ def run_to_end(
             coordinator.close()
         run.unlock()
     run.summary["complete"] = complete
-    progress.say(f"{'finished' if complete else 'stopped'} at {coordinator.frames:,} frames, {coordinator.updates:,} updates; "
-                 f"checkpoint in {run.directory}/checkpoints")
+    progress.say(
+        f"{'finished' if complete else 'stopped'} at {coordinator.frames:,} frames,"
+        f" {coordinator.updates:,} updates; checkpoint in {run.directory}/checkpoints"
+    )
     if not complete:
         progress.say(f"to continue: dicerl resume {run.directory}")
     return run
@@ -118,14 +178,26 @@ def describe(config: Config, spec: EnvSpec, machine: Plan, network: Network, run
     """What this run is, before it starts."""
     lstm = f"LSTM {config.network.lstm}" if config.network.lstm else "no LSTM"
     return [
-        f"dicerl: {spec.name} with {config.variant} (preset {config.preset}, seed {config.seed}), {config.frames:,} frames, "
-        f"{machine.total_updates:,} updates",
-        f"  observation {'×'.join(map(str, spec.observation_shape))} {spec.observation_dtype}, {spec.num_actions} actions, "
-        f"{config.runtime.num_envs} environments",
-        f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on {machine.device}, inputs {network.normalise}",
-        f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s), {machine.num_learners} learner(s) with "
-        f"{machine.learner_threads} thread(s)",
-        f"  collector {machine.capacity} slots of {amount(machine.slot_bytes)}: {amount(machine.store_bytes)}",
+        (
+            f"dicerl: {spec.name} with {config.variant} (preset {config.preset}, seed"
+            f" {config.seed}), {config.frames:,} frames, {machine.total_updates:,} updates"
+        ),
+        (
+            f"  observation {'×'.join(map(str, spec.observation_shape))} {spec.observation_dtype},"
+            f" {spec.num_actions} actions, {config.runtime.num_envs} environments"
+        ),
+        (
+            f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on"
+            f" {machine.device}, inputs {network.normalise}"
+        ),
+        (
+            f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s),"
+            f" {machine.num_learners} learner(s) with {machine.learner_threads} thread(s)"
+        ),
+        (
+            f"  collector {machine.capacity} slots of {amount(machine.slot_bytes)}:"
+            f" {amount(machine.store_bytes)}"
+        ),
         f"  writing to {run.directory}",
     ]
 
@@ -145,7 +217,8 @@ def _stop_on_signals(progress: Progress) -> Iterator[Any]:
 
     def stop() -> bool:
         nonlocal told
-        if asked.is_set() and not told:  # said here, not in the handler: it may have interrupted the drawing of the panel
+        # said here, not in the handler: it may have interrupted the drawing of the panel
+        if asked.is_set() and not told:
             told = True
             progress.say("stopping after a checkpoint (again to stop at once)")
         return asked.is_set()
@@ -163,13 +236,17 @@ def load_network(network: Network, path: Path) -> None:
     try:
         network.load_state_dict(checkpoint.read_tensors(path, "model"))
     except RuntimeError as error:
-        raise CheckpointError(f"{path} does not fit its run's network: {str(error).splitlines()[-1].strip()}") from None
+        raise CheckpointError(
+            f"{path} does not fit its run's network: {str(error).splitlines()[-1].strip()}"
+        ) from None
 
 
 class Agent:
     """A trained network that acts. ``act`` takes one observation or a batch of them."""
 
-    def __init__(self, config: Config, spec: EnvSpec, network: Network, region: Region, seed: int = 0) -> None:
+    def __init__(
+        self, config: Config, spec: EnvSpec, network: Network, region: Region, seed: int = 0
+    ) -> None:
         self.config, self.spec, self.network, self.region = config, spec, network.eval(), region
         self._rng = np.random.default_rng(seed)
         self._behaviour = np.zeros((0, len(region)), np.float32)  # of the episode under way
@@ -179,19 +256,33 @@ class Agent:
 
     @torch.inference_mode()
     def act(
-        self, observation: np.ndarray, state: torch.Tensor | None = None, inv_temperature: float | np.ndarray | None = None,
-        *, greedy: bool = False,
+        self,
+        observation: np.ndarray,
+        state: torch.Tensor | None = None,
+        inv_temperature: float | np.ndarray | None = None,
+        *,
+        greedy: bool = False,
     ) -> tuple[Any, torch.Tensor]:
-        """(action, next state). Begin an episode with ``state=None``: unless ``inv_temperature`` is given, its tau is then
-        drawn from the bandits' best region and kept for the episode."""
+        """(action, next state). Begin an episode with ``state=None``: unless ``inv_temperature`` is
+        given, its tau is then drawn from the bandits' best region and kept for the episode.
+        """
         single = np.ndim(observation) == len(self.spec.observation_shape)
-        batch = np.ascontiguousarray(observation, self.spec.observation_dtype)[None] if single else np.ascontiguousarray(
-            observation, self.spec.observation_dtype)
+        batch = (
+            np.ascontiguousarray(observation, self.spec.observation_dtype)[None]
+            if single
+            else np.ascontiguousarray(observation, self.spec.observation_dtype)
+        )
         if batch.shape[1:] != self.spec.observation_shape:
-            raise DicerlError(f"an observation has shape {np.shape(observation)}; {self.spec.name} gives {self.spec.observation_shape}")
+            raise DicerlError(
+                f"an observation has shape {np.shape(observation)}; {self.spec.name} gives"
+                f" {self.spec.observation_shape}"
+            )
         n = len(batch)
         if self.config.network.last_action_reward:
-            raise DicerlError("this network also takes the last action and reward, which act is not given; call network.unroll")
+            raise DicerlError(
+                "this network also takes the last action and reward, which act is not given; call"
+                " network.unroll"
+            )
         if greedy:  # a conditioned network is told the middle of the best region
             middle = [((low + high) / 2,) * 2 for low, high in self.region]
             behaviour = draw_behaviour(self.config, middle, np.random.default_rng(0), n)
@@ -202,19 +293,37 @@ class Agent:
         behaviour = self.network.own_inv_temperature(behaviour)
         if inv_temperature is not None:
             if PARAMETERS[self.config.behaviour.family] != ("inv_temperature",):
-                raise DicerlError(f"inv_temperature is {inv_temperature}, but this agent's family is {self.config.behaviour.family}; leave it out")
-            behaviour = np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))[:, None].copy()
+                raise DicerlError(
+                    f"inv_temperature is {inv_temperature}, but this agent's family is"
+                    f" {self.config.behaviour.family}; leave it out"
+                )
+            behaviour = np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))[
+                :, None
+            ].copy()
             if not np.isfinite(behaviour).all() or (behaviour < 0).any():
-                raise DicerlError(f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite")
+                raise DicerlError(
+                    f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite"
+                )
         nothing = np.zeros(n, np.float32)
         log_pi, out, _ = acting_policy(
-            self.config, self.network, batch, self.initial_state(n) if state is None else state, nothing, nothing, behaviour)
-        action = (out.advantage[0].argmax(-1).cpu().numpy() if greedy else sample(log_pi, self._rng)) + self.spec.first_action
+            self.config,
+            self.network,
+            batch,
+            self.initial_state(n) if state is None else state,
+            nothing,
+            nothing,
+            behaviour,
+        )
+        action = (
+            out.advantage[0].argmax(-1).cpu().numpy() if greedy else sample(log_pi, self._rng)
+        ) + self.spec.first_action
         return (int(action[0]) if single else action), out.state
 
 
 def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = None) -> Agent:
-    """The agent of a run's newest checkpoint, or of one checkpoint (``runs/x/checkpoints/1000``)."""
+    """The agent of a run's newest checkpoint, or of one checkpoint
+    (``runs/x/checkpoints/1000``).
+    """
     if isinstance(run_or_checkpoint, Run):
         run_or_checkpoint = run_or_checkpoint.directory
     path = Path(run_or_checkpoint)

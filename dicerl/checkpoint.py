@@ -1,7 +1,8 @@
 """Checkpoints: ``checkpoints/<updates>/{model,optimizer}.safetensors`` and ``state.json``.
 
-Written to a temporary folder, synced, then renamed: a checkpoint is complete or it is not there. ``state.json``
-holds the files' checksums. Nothing in a checkpoint is code, and loading one runs none.
+Written to a temporary folder, synced, then renamed: a checkpoint is complete or it is not there.
+``state.json`` holds the files' checksums. Nothing in a checkpoint is code, and loading one runs
+none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from dicerl.errors import CheckpointError
 
-if TYPE_CHECKING:  # only what reads or writes tensors loads torch: a report or the dashboard never does
+# only what reads or writes tensors loads torch: a report or the dashboard never does
+if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 2  # 2: a vote for each parameter of the behaviour family
@@ -29,7 +31,9 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def begin(run_dir: Path) -> Path:
-    """An empty temporary folder to write tensors into; leftovers of earlier attempts are removed."""
+    """An empty temporary folder to write tensors into; leftovers of earlier attempts are
+    removed.
+    """
     root = run_dir / "checkpoints"
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob("tmp-*"):
@@ -56,15 +60,20 @@ def finish(folder: Path, run_dir: Path, updates: int, state: dict[str, Any]) -> 
         _sync(path)
     final = run_dir / "checkpoints" / str(updates)
     if final.exists():  # the same update again: at a stop right after a checkpoint
-        final.rename(folder.with_name("tmp-old"))  # aside, not away: a kill here must not leave fewer checkpoints than before
+        # aside, not away: a kill here must not leave fewer checkpoints than before
+        final.rename(folder.with_name("tmp-old"))
     folder.rename(final)
     _sync(final.parent)
     discard(folder.with_name("tmp-old"))
     return final
 
 
-def save(run_dir: Path, updates: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> Path:
-    """Write a whole checkpoint; on failure the ones before it stand and nothing of this one is left."""
+def save(
+    run_dir: Path, updates: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]
+) -> Path:
+    """Write a whole checkpoint; on failure the ones before it stand and nothing of this one is
+    left.
+    """
     folder = begin(run_dir)
     try:
         for name, group in tensors.items():
@@ -79,7 +88,9 @@ def failed(run_dir: Path, folder: Path, reason: object) -> CheckpointError:
     discard(folder)
     whole = checkpoints_of(run_dir)
     kept = f"{whole[-1]} is complete and kept" if whole else "no earlier checkpoint exists"
-    return CheckpointError(f"the checkpoint could not be written to {run_dir / 'checkpoints'}: {reason}; {kept}")
+    return CheckpointError(
+        f"the checkpoint could not be written to {run_dir / 'checkpoints'}: {reason}; {kept}"
+    )
 
 
 def discard(folder: Path) -> None:
@@ -102,11 +113,17 @@ def read_state(path: Path) -> dict[str, Any]:
         if state.get("format") == FORMAT and checksums.pop("state") != _state_checksum(state):
             raise ValueError("its checksum does not fit")
     except FileNotFoundError:
-        raise CheckpointError(f"{path} has no state.json; it is not a complete checkpoint") from None
+        raise CheckpointError(
+            f"{path} has no state.json; it is not a complete checkpoint"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path / 'state.json'} is damaged: {type(error).__name__}: {error}") from None
+        raise CheckpointError(
+            f"{path / 'state.json'} is damaged: {type(error).__name__}: {error}"
+        ) from None
     if state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {state.get('format')!r}; this version reads {FORMAT}")
+        raise CheckpointError(
+            f"{path} has format {state.get('format')!r}; this version reads {FORMAT}"
+        )
     for name, expected in checksums.items():
         file = path / name
         if not file.is_file() or _checksum(file) != expected:
@@ -124,7 +141,9 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
 
 def newest(run_dir: Path, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint that is whole; damaged ones are named through ``say`` and passed over."""
+    """The newest checkpoint that is whole; damaged ones are named through ``say`` and passed
+    over.
+    """
     found = checkpoints_of(run_dir)
     if not found:
         raise CheckpointError(f"{run_dir} has no checkpoint")
@@ -133,7 +152,9 @@ def newest(run_dir: Path, say: Any = lambda line: None) -> tuple[Path, dict[str,
             return path, read_state(path)
         except CheckpointError as error:
             say(f"{error}; trying the one before")
-    raise CheckpointError(f"{run_dir}: every checkpoint is damaged ({', '.join(p.name for p in found)})")
+    raise CheckpointError(
+        f"{run_dir}: every checkpoint is damaged ({', '.join(p.name for p in found)})"
+    )
 
 
 def _state_checksum(state: dict[str, Any]) -> str:

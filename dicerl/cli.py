@@ -1,4 +1,6 @@
-"""The command line: a subcommand each. Every config field is an option; bad input is one line and exit code 2."""
+"""The command line: a subcommand each. Every config field is an option; bad input is one line and
+exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -33,29 +35,60 @@ def fail(message: str) -> NoReturn:
 
 
 def build_parser() -> Parser:
-    parser = Parser(prog="dicerl", description="DiCE: deep reinforcement learning that explores without an entropy coefficient.",
-                    epilog="example: dicerl train pong --preset laptop", allow_abbrev=False)
+    parser = Parser(
+        prog="dicerl",
+        description=(
+            "DiCE: deep reinforcement learning that explores without an entropy coefficient."
+        ),
+        epilog="example: dicerl train pong --preset laptop",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"dicerl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
 
-    train = commands.add_parser("train", help="train a new run", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                description="Train a new run. Ctrl-C stops it with a checkpoint; `dicerl resume RUN` goes on.",
-                                epilog="examples:\n  dicerl train pong\n  dicerl train MinAtar/Breakout-v1 --variant baseline --seed 1\n"
-                                       "  dicerl train my_module:MyEnv-v0 --preset classic --frames 500000 --optimizer.learning-rate 1e-3")
+    train = commands.add_parser(
+        "train",
+        help="train a new run",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Train a new run. Ctrl-C stops it with a checkpoint; `dicerl resume RUN` goes on."
+        ),
+        epilog=(
+            "examples:\n  dicerl train pong\n  dicerl train MinAtar/Breakout-v1 --variant baseline"
+            " --seed 1\n  dicerl train my_module:MyEnv-v0 --preset classic --frames 500000"
+            " --optimizer.learning-rate 1e-3"
+        ),
+    )
     _add_config(train)
-    train.add_argument("--json", action="store_true", help="print a summary of the run as JSON at its end")
+    train.add_argument(
+        "--json", action="store_true", help="print a summary of the run as JSON at its end"
+    )
     train.add_argument("--quiet", action="store_true", help="show nothing while it trains")
 
-    again = commands.add_parser("resume", help="go on with a run", allow_abbrev=False, description="Go on from a run's newest whole checkpoint.",
-                                epilog="example: dicerl resume runs/pong-dice-0")
+    again = commands.add_parser(
+        "resume",
+        help="go on with a run",
+        allow_abbrev=False,
+        description="Go on from a run's newest whole checkpoint.",
+        epilog="example: dicerl resume runs/pong-dice-0",
+    )
     again.add_argument("run", metavar="RUN", help="the run's directory")
-    again.add_argument("--json", action="store_true", help="print a summary of the run as JSON at its end")
+    again.add_argument(
+        "--json", action="store_true", help="print a summary of the run as JSON at its end"
+    )
     again.add_argument("--quiet", action="store_true", help="show nothing while it trains")
 
-    variants = commands.add_parser("variants", help="list the variants", allow_abbrev=False,
-                                   description="Every variant with what it changes, and the paper's three characteristics: is there a closed-form "
-                                               "family of behaviours, is the objective free of it, is the choice adapted?",
-                                   epilog="example: dicerl variants --json")
+    variants = commands.add_parser(
+        "variants",
+        help="list the variants",
+        allow_abbrev=False,
+        description=(
+            "Every variant with what it changes, and the paper's three characteristics: is there a"
+            " closed-form family of behaviours, is the objective free of it, is the choice adapted?"
+        ),
+        epilog="example: dicerl variants --json",
+    )
     variants.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
     bench.add_parser(commands, _add_config)
@@ -69,12 +102,26 @@ def build_parser() -> Parser:
 
 
 def _add_config(parser: Parser, optional: bool = False) -> None:
-    parser.add_argument("env", metavar="ENV", nargs="?" if optional else None,
-                        help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0")
-    parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: laptop for Atari, minatar for MinAtar, else classic; "
-                        "impala and laser stand for the variant with the default preset")
-    parser.add_argument("--variant", default="dice", metavar="{" + ",".join(VARIANTS) + "}",
-                        help="`dicerl variants` lists what each is (default: dice)")
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        nargs="?" if optional else None,
+        help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0",
+    )
+    parser.add_argument(
+        "--preset",
+        metavar="{" + ",".join(PRESETS) + "}",
+        help=(
+            "default: laptop for Atari, minatar for MinAtar, else classic; "
+            "impala and laser stand for the variant with the default preset"
+        ),
+    )
+    parser.add_argument(
+        "--variant",
+        default="dice",
+        metavar="{" + ",".join(VARIANTS) + "}",
+        help="`dicerl variants` lists what each is (default: dice)",
+    )
     add_fields(parser)
 
 
@@ -94,8 +141,15 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     if unknown:
-        known = [option for action in parser.commands[args.command]._actions for option in action.option_strings]
-        fail(f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], known)} (see dicerl {args.command} --help)")
+        known = [
+            option
+            for action in parser.commands[args.command]._actions
+            for option in action.option_strings
+        ]
+        fail(
+            f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], known)} (see dicerl"
+            f" {args.command} --help)"
+        )
     try:
         return COMMANDS[args.command](args)
     except DicerlError as error:
@@ -132,20 +186,50 @@ def _bench(args: argparse.Namespace) -> int:
 
 def _variants(args: argparse.Namespace) -> int:
     if args.json:
-        print(json.dumps({name: {"text": text, "changes": changes, "characteristics": characteristics(name)}
-                          for name, (text, changes) in VARIANTS.items()}))
+        print(
+            json.dumps(
+                {
+                    name: {
+                        "text": text,
+                        "changes": changes,
+                        "characteristics": characteristics(name),
+                    }
+                    for name, (text, changes) in VARIANTS.items()
+                }
+            )
+        )
         return 0
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("variant", "closed-form\ndiversity", "objective-\ninvariant", "adaptive\ntrade-off", "what it is"):
-        table.add_column(title, justify="center" if "\n" in title else "left", no_wrap=title == "variant", vertical="middle")
+    for title in (
+        "variant",
+        "closed-form\ndiversity",
+        "objective-\ninvariant",
+        "adaptive\ntrade-off",
+        "what it is",
+    ):
+        table.add_column(
+            title,
+            justify="center" if "\n" in title else "left",
+            no_wrap=title == "variant",
+            vertical="middle",
+        )
     for name, (text, _) in VARIANTS.items():
         table.add_row(name, *["✓" if yes else "×" for yes in characteristics(name).values()], text)
     Console().print(table)
     return 0
 
 
-COMMANDS = {"train": _train, "resume": _resume, "evaluate": evaluate.run, "variants": _variants, "bench": _bench, "scores": scores.run,
-            "suite": suite.run, "report": report.run, "dashboard": dashboard.run}
+COMMANDS = {
+    "train": _train,
+    "resume": _resume,
+    "evaluate": evaluate.run,
+    "variants": _variants,
+    "bench": _bench,
+    "scores": scores.run,
+    "suite": suite.run,
+    "report": report.run,
+    "dashboard": dashboard.run,
+}

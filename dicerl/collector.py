@@ -1,12 +1,14 @@
-"""The Data Collector: bounded; serves each sequence exactly ``reuse`` times, each time in another batch.
+"""The Data Collector: bounded; serves each sequence exactly ``reuse`` times, each time in another
+batch.
 
-Sequences live in the slots of a store (see sequence.py); only slot numbers move. A slot is *free*, *lent* to
-an actor that writes it, *queued* for training, or *out* with a batch. When no slot is free actors wait: nothing
-is dropped or overwritten.
+Sequences live in the slots of a store (see sequence.py); only slot numbers move. A slot is *free*,
+*lent* to an actor that writes it, *queued* for training, or *out* with a batch. When no slot is
+free actors wait: nothing is dropped or overwritten.
 
-With ``replay`` a sequence that had its uses is not forgotten (LASER): the newest ``replay_capacity`` of them are *kept*, and
-``replayed`` sequences of each batch are drawn from those uniformly, without repetition, beside the new ones' own ``reuse`` uses.
-Until that many are kept, batches hold new sequences only.
+With ``replay`` a sequence that had its uses is not forgotten (LASER): the newest
+``replay_capacity`` of them are *kept*, and ``replayed`` sequences of each batch are drawn from
+those uniformly, without repetition, beside the new ones' own ``reuse`` uses. Until that many are
+kept, batches hold new sequences only.
 """
 
 from __future__ import annotations
@@ -21,21 +23,35 @@ from dicerl.config import Config
 
 class Collector:
     def __init__(
-        self, capacity: int, batch: int, reuse: int, replayed: int = 0, replay_capacity: int = 0, seed: int | np.random.SeedSequence = 0,
+        self,
+        capacity: int,
+        batch: int,
+        reuse: int,
+        replayed: int = 0,
+        replay_capacity: int = 0,
+        seed: int | np.random.SeedSequence = 0,
     ) -> None:
         if capacity < batch + replay_capacity:
-            raise ValueError(f"a collector of {capacity} slots cannot hold a batch of {batch}{f' and {replay_capacity} to replay' * (replayed > 0)}")
+            raise ValueError(
+                f"a collector of {capacity} slots cannot hold a batch of"
+                f" {batch}{f' and {replay_capacity} to replay' * (replayed > 0)}"
+            )
         if not 0 <= replayed < batch or replayed > replay_capacity:
-            raise ValueError(f"{replayed} of a batch of {batch} cannot come from {replay_capacity} kept sequences")
+            raise ValueError(
+                f"{replayed} of a batch of {batch} cannot come from {replay_capacity} kept"
+                " sequences"
+            )
         self.batch_size, self.reuse = batch, reuse
         self.replayed, self.replay_capacity = replayed, replay_capacity
         self.rng = np.random.default_rng(seed)
         self._kept: deque[int] = deque()  # oldest first
-        self._out: Counter[int] = Counter()  # kept slots that a batch under way holds: not to be written over
+        # kept slots that a batch under way holds: not to be written over
+        self._out: Counter[int] = Counter()
         self.served_again = 0  # uses of kept sequences
         self._free = deque(range(capacity))
         self._lent: set[int] = set()
-        self._queue: deque[int] = deque()  # every slot at most once, so a batch never holds a sequence twice
+        # every slot at most once, so a batch never holds a sequence twice
+        self._queue: deque[int] = deque()
         self._uses = [0] * capacity
         self.received = 0  # sequences
         self.served = 0  # uses of sequences
@@ -80,7 +96,9 @@ class Collector:
         return len(self._queue) >= self.batch_size - self._older()
 
     def next_batch(self) -> list[int]:
-        """The new slots that waited longest, then those replayed; tell ``taken`` when the learner has copied them."""
+        """The new slots that waited longest, then those replayed; tell ``taken`` when the learner
+        has copied them.
+        """
         older = self._older()
         slots = [self._queue.popleft() for _ in range(self.batch_size - older)]
         if older:
@@ -90,7 +108,9 @@ class Collector:
         return slots
 
     def taken(self, slots: list[int]) -> None:
-        """The batch was copied: a slot that had all its uses is free again (or kept), any other waits for its next one."""
+        """The batch was copied: a slot that had all its uses is free again (or kept), any other
+        waits for its next one.
+        """
         for slot in slots:
             if self._out[slot]:
                 self._out[slot] -= 1
@@ -112,9 +132,15 @@ class Collector:
 
     def numbers(self) -> dict[str, float]:
         """For the metrics: uses so far of a new sequence, how many wait, and what replay does."""
-        numbers = {"reuse_served": self.served / max(1, self.received), "queued_sequences": float(len(self._queue))}
+        numbers = {
+            "reuse_served": self.served / max(1, self.received),
+            "queued_sequences": float(len(self._queue)),
+        }
         if self.replayed:
-            numbers |= {"kept_sequences": float(len(self._kept)), "replayed_fraction": self.served_again / max(1, self.served + self.served_again)}
+            numbers |= {
+                "kept_sequences": float(len(self._kept)),
+                "replayed_fraction": self.served_again / max(1, self.served + self.served_again),
+            }
         return numbers
 
     def kept(self) -> list[int]:
@@ -122,11 +148,15 @@ class Collector:
         return list(self._kept)
 
     def pending(self) -> list[tuple[int, int]]:
-        """(slot, uses so far) of what waits, in order: what a checkpoint of the serial runtime saves."""
+        """(slot, uses so far) of what waits, in order: what a checkpoint of the serial runtime
+        saves.
+        """
         return [(slot, self._uses[slot]) for slot in self._queue]
 
     def restore(self, uses: list[int], kept: int = 0) -> list[int]:
-        """Queue saved sequences again, then keep as many more for replay; returns the slots to write them into."""
+        """Queue saved sequences again, then keep as many more for replay; returns the slots to
+        write them into.
+        """
         slots = self.lend(len(uses))
         self.receive(slots)
         self.received -= len(slots)
@@ -140,10 +170,18 @@ class Collector:
 
 def build(config: Config, capacity: int) -> Collector:
     """The collector of a run; ``capacity`` counts every slot of its store."""
-    return Collector(capacity, config.sequence.batch, config.sequence.reuse, config.replayed,
-                     config.collector.replay_capacity if config.replayed else 0, seeding.stream(config.seed, "replay"))
+    return Collector(
+        capacity,
+        config.sequence.batch,
+        config.sequence.reuse,
+        config.replayed,
+        config.collector.replay_capacity if config.replayed else 0,
+        seeding.stream(config.seed, "replay"),
+    )
 
 
 def default_capacity(batch: int, num_envs: int, num_learners: int) -> int:
-    """A batch for each learner, of which one waits for its last sequence, and one round of every environment."""
+    """A batch for each learner, of which one waits for its last sequence, and one round of every
+    environment.
+    """
     return num_learners * batch + num_envs

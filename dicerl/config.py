@@ -1,4 +1,5 @@
-"""The configuration: frozen dataclasses. A field that stands in the paper's hyperparameter table names its row.
+"""The configuration: frozen dataclasses. A field that stands in the paper's hyperparameter table
+names its row.
 
 The defaults are the paper's numbers; `presets.py` states what each preset changes.
 """
@@ -17,42 +18,72 @@ from dicerl.errors import ConfigError, nearest
 
 
 def row(default: Any, text: str, *, paper: str = "") -> Any:
-    """A config field: its default, one line of help, and the row of the paper's table it stands for."""
+    """A config field: its default, one line of help, and the row of the paper's table it stands
+    for.
+    """
     return field(default=default, metadata={"help": text, "paper": paper})
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    id: str = row("pong", "Atari game (pong, Pong, ALE/Pong-v5) or Gymnasium id (CartPole-v1, module:MyEnv-v0)")
-    action_repeat: int = row(4, "Atari: frames an action is repeated for", paper="Num. Action Repeats")
+    id: str = row(
+        "pong",
+        "Atari game (pong, Pong, ALE/Pong-v5) or Gymnasium id (CartPole-v1, module:MyEnv-v0)",
+    )
+    action_repeat: int = row(
+        4, "Atari: frames an action is repeated for", paper="Num. Action Repeats"
+    )
     frame_stack: int = row(4, "Atari: frames in one observation", paper="Num. Frame Stacks")
     image_size: int = row(84, "Atari: height and width of a frame", paper="Image Size")
-    full_action_space: bool = row(True, "Atari: all 18 actions instead of the game's own", paper="Action Space")
-    noop_max: int = row(30, "Atari: up to this many random no-ops at an episode's start", paper="Random No-ops")
-    episodic_life: bool = row(False, "Atari: end the episode when a life is lost", paper="End of Episode When Life Lost")
+    full_action_space: bool = row(
+        True, "Atari: all 18 actions instead of the game's own", paper="Action Space"
+    )
+    noop_max: int = row(
+        30, "Atari: up to this many random no-ops at an episode's start", paper="Random No-ops"
+    )
+    episodic_life: bool = row(
+        False, "Atari: end the episode when a life is lost", paper="End of Episode When Life Lost"
+    )
     sticky_actions: float = row(0.0, "Atari: probability that the last action is repeated instead")
     max_episode_frames: int = row(108_000, "Atari: frames after which an episode is truncated")
     reward_shape: Literal["log", "none"] = row(
-        "log", "reward for the learner: log(|r|+1) * (2 if r >= 0 else -1), or as it is", paper="Reward Shape")
+        "log",
+        "reward for the learner: log(|r|+1) * (2 if r >= 0 else -1), or as it is",
+        paper="Reward Shape",
+    )
     reward_scale: float = row(1.0, "factor on the reward for the learner, before its shape")
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
     torso: Literal["auto", "impala_deep", "impala_shallow", "minatar", "mlp"] = row(
-        "auto", "auto: by observation (large image impala_deep, small image minatar, vector mlp)", paper="Backbone")
+        "auto",
+        "auto: by observation (large image impala_deep, small image minatar, vector mlp)",
+        paper="Backbone",
+    )
     hidden: int = row(256, "width of the torso's dense layer")
     lstm: int = row(256, "LSTM units; 0 for a feed-forward network", paper="LSTM Units")
-    forget_bias: float = row(1.0, "initial bias of the LSTM's forget gate: above 0 it remembers from the start")
-    skip: bool = row(False, "the heads see the torso beside the LSTM: what needs no memory is learned as without one")
-    last_action_reward: bool = row(False, "feed the last action and reward to the LSTM beside the torso")
+    forget_bias: float = row(
+        1.0, "initial bias of the LSTM's forget gate: above 0 it remembers from the start"
+    )
+    skip: bool = row(
+        False,
+        "the heads see the torso beside the LSTM: what needs no memory is learned as without one",
+    )
+    last_action_reward: bool = row(
+        False, "feed the last action and reward to the LSTM beside the torso"
+    )
     normalise: Literal["auto", "none", "scale", "statistics"] = row(
-        "auto", "inputs: as they are, x/255, or by per-element mean and deviation of random play; "
-        "auto: scale for uint8 images, none otherwise")
+        "auto",
+        "inputs: as they are, x/255, or by per-element mean and deviation of random play; "
+        "auto: scale for uint8 images, none otherwise",
+    )
     statistics_steps: int = row(8192, "agent steps of random play for normalise=statistics")
     statistics_floor: float = row(0.03, "added to every deviation, in units of the input's range")
     statistics_clip: float = row(5.0, "normalised inputs are cut here")
-    initialisation: Literal["torch", "orthogonal"] = row("torch", "of the weights; orthogonal also makes the A head small")
+    initialisation: Literal["torch", "orthogonal"] = row(
+        "torch", "of the weights; orthogonal also makes the A head small"
+    )
     layer_norm: bool = row(False, "LayerNorm after the torso's dense layer")
     activation: Literal["relu", "tanh"] = row("relu", "of the mlp torso")
 
@@ -60,68 +91,104 @@ class NetworkConfig:
 @dataclass(frozen=True)
 class BehaviourConfig:
     family: Literal["boltzmann", "epsilon", "mixture", "conditioned"] = row(
-        "boltzmann", "of policies: exp(A/tau); eps-greedy; w pi_tau1 + (1-w) pi_tau2; exp(A/tau) of a network that is told tau")
+        "boltzmann",
+        "of policies: exp(A/tau); eps-greedy; w pi_tau1 + (1-w) pi_tau2; exp(A/tau) of a network"
+        " that is told tau",
+    )
     source: Literal["bandit", "fixed", "distribution", "trainable"] = row(
-        "bandit", "an episode's tau (or eps, or tau1, tau2, w): the bandits' vote, a fixed value, the bandits' initial distribution; "
-        "trainable: tau is a parameter of the network")
-    inv_temperature: float = row(1.0, "1/tau where source is fixed, and where a trainable one starts")
+        "bandit",
+        "an episode's tau (or eps, or tau1, tau2, w): the bandits' vote, a fixed value, the"
+        " bandits' initial distribution; trainable: tau is a parameter of the network",
+    )
+    inv_temperature: float = row(
+        1.0, "1/tau where source is fixed, and where a trainable one starts"
+    )
     epsilon: float = row(0.05, "eps where family is epsilon and source is fixed")
-    mixture: tuple[float, ...] = row((1.0, 10.0, 0.5), "1/tau1,1/tau2,w where family is mixture and source is fixed")
+    mixture: tuple[float, ...] = row(
+        (1.0, 10.0, 0.5), "1/tau1,1/tau2,w where family is mixture and source is fixed"
+    )
     scale: Literal["raw", "normalised"] = row(
-        "raw", "pi ~ exp(A/tau), or tau measured in units of A's own running deviation over actions")
+        "raw", "pi ~ exp(A/tau), or tau measured in units of A's own running deviation over actions"
+    )
 
 
 @dataclass(frozen=True)
 class BanditConfig:
     num_bandits: int = row(7, "bandits in the vote", paper="Num. Bandits")
-    learning_rates: tuple[float, ...] = row((0.05, 0.1, 0.2), "each bandit draws one", paper="Bandit Learning Rate")
+    learning_rates: tuple[float, ...] = row(
+        (0.05, 0.1, 0.2), "each bandit draws one", paper="Bandit Learning Rate"
+    )
     widths: tuple[int, ...] = row((1, 2, 3), "each bandit draws one", paper="Bandit Tiling Width")
     num_candidates: int = row(7, "candidates a bandit proposes", paper="Num. Bandit Candidates")
     ucb_scale: float = row(1.0, "c of the score", paper="Bandit UCB Scaling")
-    max_inv_temperature: float = row(50.0, "1/tau is searched in [0, this]", paper="Bandit Search Range for 1/tau")
+    max_inv_temperature: float = row(
+        50.0, "1/tau is searched in [0, this]", paper="Bandit Search Range for 1/tau"
+    )
     accuracy: float = row(0.1, "tile width in x = log(1 + 1/tau)")
     scope: Literal["run", "actor"] = row("run", "one vote for the run, or one for each actor")
 
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    burn_in: int = row(40, "steps before the trained ones that only warm the LSTM up", paper="Burn-in")
+    burn_in: int = row(
+        40, "steps before the trained ones that only warm the LSTM up", paper="Burn-in"
+    )
     length: int = row(80, "trained steps T of a sequence", paper="Seq-length")
     batch: int = row(64, "sequences in a batch", paper="Batch size")
     reuse: int = row(2, "times each sequence is trained", paper="Sample Reuse")
-    capacity: int = row(0, "sequences the collector holds; 0: as many as a batch for each learner and one round of all actors need")
+    capacity: int = row(
+        0,
+        "sequences the collector holds; 0: as many as a batch for each learner and one round of all"
+        " actors need",
+    )
 
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    replay: float = row(0.0, "fraction of each batch that is drawn from older sequences, uniformly (LASER); 0: none")
+    replay: float = row(
+        0.0, "fraction of each batch that is drawn from older sequences, uniformly (LASER); 0: none"
+    )
     replay_capacity: int = row(1024, "older sequences kept for replay, the newest ones")
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    critic: Literal["dueling", "casa"] = row("dueling", "Q = V + A (DiCE), or Q = A - sg(pi).A + sg(V) (CASA)")
+    critic: Literal["dueling", "casa"] = row(
+        "dueling", "Q = V + A (DiCE), or Q = A - sg(pi).A + sg(V) (CASA)"
+    )
     stop_pi: bool = row(True, "casa critic: no gradient through pi")
     stop_v: bool = row(True, "casa critic: no gradient of Q through V")
     estimator: Literal["vtrace+retrace", "drtrace", "vtrace+qtrace"] = row(
-        "vtrace+retrace", "of V and Q: DiCE's; CASA's DR-Trace for both; V-Trace and DR-Trace's sum with Q in the place of V")
+        "vtrace+retrace",
+        "of V and Q: DiCE's; CASA's DR-Trace for both; V-Trace and DR-Trace's sum with Q in the"
+        " place of V",
+    )
     discount: float = row(0.997, "gamma", paper="Discount")
     value: float = row(1.0, "xi, weight of L_V", paper="V-loss Scaling")
     q: float = row(10.0, "alpha, weight of L_Q", paper="Q-loss Scaling")
     policy: float = row(10.0, "beta, weight of L_pi", paper="pi-loss Scaling")
-    scaling: Literal["fixed", "random"] = row("fixed", "alpha and beta as they are, or drawn from U[0, 2 alpha], U[0, 2 beta] for every sequence")
-    auxiliary: float = row(0.0, "weight of the forward-dynamics and of the inverse-dynamics loss; 0: none")
+    scaling: Literal["fixed", "random"] = row(
+        "fixed",
+        "alpha and beta as they are, or drawn from U[0, 2 alpha], U[0, 2 beta] for every sequence",
+    )
+    auxiliary: float = row(
+        0.0, "weight of the forward-dynamics and of the inverse-dynamics loss; 0: none"
+    )
     entropy: float = row(0.0, "coefficient of the entropy bonus", paper="Entropy Regularization")
     entropy_scale: Literal["tau", "plain"] = row("tau", "the bonus: tau*H[pi_tau], or H[pi_tau]")
     rho_bar: float = row(1.05, "clip of rho", paper="Importance Sampling Clip rho")
     c_bar: float = row(1.05, "clip of c", paper="Importance Sampling Clip c")
-    retrace_bootstrap: Literal["sampled", "expected"] = row("sampled", "Q at t+1: of the sampled action, or E_pi Q")
+    retrace_bootstrap: Literal["sampled", "expected"] = row(
+        "sampled", "Q at t+1: of the sampled action, or E_pi Q"
+    )
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     learning_rate: float = row(5e-4, "peak learning rate", paper="Learning Rate")
-    warmup: float = row(4000.0, "updates of linear warm-up; below 1: a fraction of the run", paper="Warmup Steps")
+    warmup: float = row(
+        4000.0, "updates of linear warm-up; below 1: a fraction of the run", paper="Warmup Steps"
+    )
     weight_decay: float = row(0.01, "annealed linearly to 0", paper="Weight Decay Rate")
     beta1: float = row(0.9, "AdamW", paper="AdamW beta_1")
     beta2: float = row(0.98, "AdamW", paper="AdamW beta_2")
@@ -131,14 +198,22 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    kind: Literal["auto", "serial", "process"] = row("auto", "one process taking turns, or actor and learner processes")
+    kind: Literal["auto", "serial", "process"] = row(
+        "auto", "one process taking turns, or actor and learner processes"
+    )
     num_envs: int = row(160, "environments in all", paper="Num. Environments")
     num_actors: int = row(0, "actor processes; 0: by cores")
-    num_learners: int = row(0, "learner processes that train the same weights, each on batches of its own; 0: by cores")
+    num_learners: int = row(
+        0, "learner processes that train the same weights, each on batches of its own; 0: by cores"
+    )
     learner_threads: int = row(0, "threads that share each batch of a learner; 0: by cores")
     device: str = row("auto", "of the learner: auto, cpu, cuda, cuda:1")
-    push_every: int = row(25, "updates between pushes of parameters", paper="Learner Push Model Every n Steps")
-    pull_every: int = row(64, "steps between an actor's pulls", paper="Actor Pull Model Every n Steps")
+    push_every: int = row(
+        25, "updates between pushes of parameters", paper="Learner Push Model Every n Steps"
+    )
+    pull_every: int = row(
+        64, "steps between an actor's pulls", paper="Actor Pull Model Every n Steps"
+    )
     stuck_seconds: float = row(120.0, "an actor that reports nothing for this long is replaced")
     max_restarts: int = row(10, "replacements of one actor before the run ends with the reason")
 
@@ -152,7 +227,11 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    every: int = row(1_000_000, "frames between checkpoints; 0: only at the end. The serial runtime restarts its episodes at each")
+    every: int = row(
+        1_000_000,
+        "frames between checkpoints; 0: only at the end. The serial runtime restarts its episodes"
+        " at each",
+    )
     keep: int = row(3, "newest checkpoints kept, beside the best evaluated one")
 
 
@@ -160,7 +239,11 @@ class CheckpointConfig:
 class Config:
     preset: str = row("paper", "the preset this started from")
     variant: str = row("dice", "the paper's variant this started from")
-    frames: int = row(200_000_000, "length of the run in frames: agent steps times action repeat", paper="Num. States")
+    frames: int = row(
+        200_000_000,
+        "length of the run in frames: agent steps times action repeat",
+        paper="Num. States",
+    )
     seed: int = row(0, "root of every random stream")
     run_dir: str = row("", "where the run is written; empty: runs/<env>-<variant>-<seed>")
     log_every: int = row(50, "updates between diagnostics in metrics.jsonl and TensorBoard")
@@ -178,7 +261,9 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def replace(self, **changes: Any) -> Config:
-        """A copy with dotted changes: ``config.replace(frames=10, **{"loss.q": 1.0})``; values are checked."""
+        """A copy with dotted changes: ``config.replace(frames=10, **{"loss.q": 1.0})``; values are
+        checked.
+        """
         return override(self, {k.replace("__", "."): v for k, v in changes.items()})
 
     @property
@@ -194,7 +279,9 @@ class Config:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def fields_of(config_type: Any = Config, prefix: str = "") -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
+def fields_of(
+    config_type: Any = Config, prefix: str = ""
+) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     """Every leaf field by dotted name: {"loss.q": (float, Field), ...}."""
     hints = typing.get_type_hints(config_type)
     leaves: dict[str, tuple[Any, dataclasses.Field[Any]]] = {}
@@ -214,11 +301,17 @@ def get(config: Any, name: str) -> Any:
 
 
 def override(config: Config, changes: dict[str, Any]) -> Config:
-    """A copy of ``config`` with dotted names set; strings are parsed by the field's type, everything is checked."""
+    """A copy of ``config`` with dotted names set; strings are parsed by the field's type,
+    everything is checked.
+    """
     leaves = fields_of()
     for name, value in changes.items():
         if name not in leaves:
-            raise ConfigError("field", name, f"no such field{nearest(name, leaves) or '; see dicerl train --help'}")
+            raise ConfigError(
+                "field",
+                name,
+                f"no such field{nearest(name, leaves) or '; see dicerl train --help'}",
+            )
         config = _set(config, name.split("."), parse(name, leaves[name][0], value))
     return config
 
@@ -235,7 +328,11 @@ def parse(name: str, kind: Any, value: Any) -> Any:
     if origin is Literal:
         choices = typing.get_args(kind)
         if value not in choices:
-            raise ConfigError(name, value, f"it can be {', '.join(map(str, choices))}{nearest(str(value), choices)}")
+            raise ConfigError(
+                name,
+                value,
+                f"it can be {', '.join(map(str, choices))}{nearest(str(value), choices)}",
+            )
         return value
     if origin is tuple:
         if not isinstance(value, str | list | tuple):
@@ -244,9 +341,22 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         try:
             return tuple(parse(name, typing.get_args(kind)[0], item) for item in items)
         except ConfigError:
-            raise ConfigError(name, value, f"it must be a list of {'whole ' * (typing.get_args(kind)[0] is int)}numbers") from None
+            raise ConfigError(
+                name,
+                value,
+                f"it must be a list of {'whole ' * (typing.get_args(kind)[0] is int)}numbers",
+            ) from None
     if kind is bool:
-        if isinstance(value, str) and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        if isinstance(value, str) and value.lower() in (
+            "true",
+            "yes",
+            "on",
+            "1",
+            "false",
+            "no",
+            "off",
+            "0",
+        ):
             return value.lower() in ("true", "yes", "on", "1")
         if not isinstance(value, bool):
             raise ConfigError(name, value, "it can be true or false")
@@ -258,7 +368,8 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         raise ConfigError(name, value, wanted)
     if kind is int:
         try:
-            return int(value) if isinstance(value, str | int) else _whole(value)  # exact, also beyond 2**53
+            # exact, also beyond 2**53
+            return int(value) if isinstance(value, str | int) else _whole(value)
         except ValueError:
             pass  # perhaps "2e5"
     try:
@@ -299,32 +410,71 @@ def from_dict(data: dict[str, Any]) -> Config:
 
 # name -> (smallest, largest): refused outside.
 _RANGES: dict[str, tuple[float, float]] = {
-    "frames": (1, 1e13), "seed": (0, 2**63 - 1), "log_every": (1, 1e9),
-    "env.action_repeat": (1, 64), "env.frame_stack": (1, 64), "env.image_size": (16, 512), "env.noop_max": (0, 10_000),
-    "env.sticky_actions": (0, 0.999), "env.reward_scale": (1e-9, 1e9), "env.max_episode_frames": (1, 1e9),
-    "network.hidden": (1, 65_536), "network.lstm": (0, 65_536), "network.forget_bias": (-10, 10), "network.statistics_steps": (1, 1e8),
-    "network.statistics_floor": (1e-6, 1e6), "network.statistics_clip": (0.1, 1e6),
+    "frames": (1, 1e13),
+    "seed": (0, 2**63 - 1),
+    "log_every": (1, 1e9),
+    "env.action_repeat": (1, 64),
+    "env.frame_stack": (1, 64),
+    "env.image_size": (16, 512),
+    "env.noop_max": (0, 10_000),
+    "env.sticky_actions": (0, 0.999),
+    "env.reward_scale": (1e-9, 1e9),
+    "env.max_episode_frames": (1, 1e9),
+    "network.hidden": (1, 65_536),
+    "network.lstm": (0, 65_536),
+    "network.forget_bias": (-10, 10),
+    "network.statistics_steps": (1, 1e8),
+    "network.statistics_floor": (1e-6, 1e6),
+    "network.statistics_clip": (0.1, 1e6),
     "behaviour.inv_temperature": (0, 1e6),
-    "behaviour.epsilon": (0, 1), "collector.replay": (0, 0.99), "collector.replay_capacity": (1, 1e8), "loss.auxiliary": (0, 1e6),
-    "bandit.num_bandits": (1, 10_000), "bandit.num_candidates": (1, 10_000), "bandit.ucb_scale": (0, 1e6),
-    "bandit.max_inv_temperature": (1e-6, 1e6), "bandit.accuracy": (1e-4, 10),
-    "sequence.burn_in": (0, 100_000), "sequence.length": (1, 100_000), "sequence.batch": (1, 1e6),
-    "sequence.reuse": (1, 1000), "sequence.capacity": (0, 1e8),
-    "loss.discount": (0, 1), "loss.value": (0, 1e6), "loss.q": (0, 1e6), "loss.policy": (0, 1e6), "loss.entropy": (0, 1e6),
-    "loss.rho_bar": (1e-6, 1e6), "loss.c_bar": (1e-6, 1e6),
-    "optimizer.learning_rate": (0, 10), "optimizer.warmup": (0, 1e9), "optimizer.weight_decay": (0, 10),
-    "optimizer.beta1": (0, 0.9999999), "optimizer.beta2": (0, 0.9999999), "optimizer.eps": (1e-12, 1),
+    "behaviour.epsilon": (0, 1),
+    "collector.replay": (0, 0.99),
+    "collector.replay_capacity": (1, 1e8),
+    "loss.auxiliary": (0, 1e6),
+    "bandit.num_bandits": (1, 10_000),
+    "bandit.num_candidates": (1, 10_000),
+    "bandit.ucb_scale": (0, 1e6),
+    "bandit.max_inv_temperature": (1e-6, 1e6),
+    "bandit.accuracy": (1e-4, 10),
+    "sequence.burn_in": (0, 100_000),
+    "sequence.length": (1, 100_000),
+    "sequence.batch": (1, 1e6),
+    "sequence.reuse": (1, 1000),
+    "sequence.capacity": (0, 1e8),
+    "loss.discount": (0, 1),
+    "loss.value": (0, 1e6),
+    "loss.q": (0, 1e6),
+    "loss.policy": (0, 1e6),
+    "loss.entropy": (0, 1e6),
+    "loss.rho_bar": (1e-6, 1e6),
+    "loss.c_bar": (1e-6, 1e6),
+    "optimizer.learning_rate": (0, 10),
+    "optimizer.warmup": (0, 1e9),
+    "optimizer.weight_decay": (0, 10),
+    "optimizer.beta1": (0, 0.9999999),
+    "optimizer.beta2": (0, 0.9999999),
+    "optimizer.eps": (1e-12, 1),
     "optimizer.clip_norm": (1e-9, 1e12),
-    "runtime.num_envs": (1, 100_000), "runtime.num_actors": (0, 4096), "runtime.num_learners": (0, 64),
-    "runtime.learner_threads": (0, 4096), "runtime.push_every": (1, 1e6), "runtime.pull_every": (1, 1e6), "runtime.stuck_seconds": (0.1, 1e6),
+    "runtime.num_envs": (1, 100_000),
+    "runtime.num_actors": (0, 4096),
+    "runtime.num_learners": (0, 64),
+    "runtime.learner_threads": (0, 4096),
+    "runtime.push_every": (1, 1e6),
+    "runtime.pull_every": (1, 1e6),
+    "runtime.stuck_seconds": (0.1, 1e6),
     "runtime.max_restarts": (0, 1e6),
-    "evaluation.every": (0, 1e13), "evaluation.episodes": (1, 100_000), "evaluation.max_steps": (1, 1e9),
-    "checkpoint.every": (0, 1e13), "checkpoint.keep": (1, 1e6),
+    "evaluation.every": (0, 1e13),
+    "evaluation.episodes": (1, 100_000),
+    "evaluation.max_steps": (1, 1e9),
+    "checkpoint.every": (0, 1e13),
+    "checkpoint.keep": (1, 1e6),
 }
 
 
 def validate(config: Config) -> Config:
-    """The config itself, or a ConfigError that names the field, the value and what would be right."""
+    """The config itself, or a ConfigError that names the field, the value and what would be
+    right.
+    """
     for name, (low, high) in _RANGES.items():
         value = get(config, name)
         if not low <= value <= high:
@@ -335,33 +485,69 @@ def validate(config: Config) -> Config:
             raise ConfigError(name, values, "it needs at least one value, each between 0 and 1000")
     _validate_combinations(config)
     if config.runtime.num_actors > config.runtime.num_envs:
-        raise ConfigError("runtime.num_actors", config.runtime.num_actors, f"runtime.num_envs is only {config.runtime.num_envs}")
+        raise ConfigError(
+            "runtime.num_actors",
+            config.runtime.num_actors,
+            f"runtime.num_envs is only {config.runtime.num_envs}",
+        )
     if 0 < config.sequence.capacity < config.sequence.batch:
-        raise ConfigError("sequence.capacity", config.sequence.capacity, f"it must hold a batch: at least {config.sequence.batch}")
+        raise ConfigError(
+            "sequence.capacity",
+            config.sequence.capacity,
+            f"it must hold a batch: at least {config.sequence.batch}",
+        )
     if config.bandit.accuracy > math.log1p(config.bandit.max_inv_temperature):
         most = math.log1p(config.bandit.max_inv_temperature)
-        raise ConfigError("bandit.accuracy", config.bandit.accuracy, f"it leaves no tile; it must be at most {most:.3g}")
+        raise ConfigError(
+            "bandit.accuracy",
+            config.bandit.accuracy,
+            f"it leaves no tile; it must be at most {most:.3g}",
+        )
     return config
 
 
 def _validate_combinations(config: Config) -> None:
     behaviour, loss = config.behaviour, config.loss
     if loss.estimator == "drtrace" and loss.critic != "casa":
-        raise ConfigError("loss.estimator", loss.estimator, f"with loss.critic {loss.critic} it learns nothing: its V - Q terms need E_pi[A] = 0, "
-                          "which only loss.critic casa gives")
+        raise ConfigError(
+            "loss.estimator",
+            loss.estimator,
+            f"with loss.critic {loss.critic} it learns nothing: its V - Q terms need E_pi[A] = 0, "
+            "which only loss.critic casa gives",
+        )
     if behaviour.source == "trainable" and behaviour.family != "boltzmann":
-        raise ConfigError("behaviour.source", behaviour.source, f"it needs behaviour.family boltzmann, not {behaviour.family}")
+        raise ConfigError(
+            "behaviour.source",
+            behaviour.source,
+            f"it needs behaviour.family boltzmann, not {behaviour.family}",
+        )
     if behaviour.source == "trainable" and not behaviour.inv_temperature > 0:
-        raise ConfigError("behaviour.inv_temperature", behaviour.inv_temperature, "where it is trainable it must start above 0")
+        raise ConfigError(
+            "behaviour.inv_temperature",
+            behaviour.inv_temperature,
+            "where it is trainable it must start above 0",
+        )
     mixture = behaviour.mixture
     if len(mixture) != 3 or not 0 <= mixture[0] <= mixture[1] <= 1e6 or not 0 <= mixture[2] <= 1:
-        raise ConfigError("behaviour.mixture", mixture, "it must be 1/tau1,1/tau2,w with 0 <= 1/tau1 <= 1/tau2 and w from 0 to 1")
+        raise ConfigError(
+            "behaviour.mixture",
+            mixture,
+            "it must be 1/tau1,1/tau2,w with 0 <= 1/tau1 <= 1/tau2 and w from 0 to 1",
+        )
     replayed = config.replayed
     if config.collector.replay and not 0 < replayed < config.sequence.batch:
-        raise ConfigError("collector.replay", config.collector.replay, f"of a batch of {config.sequence.batch} it must leave at least one "
-                          "new and one older sequence")
+        raise ConfigError(
+            "collector.replay",
+            config.collector.replay,
+            f"of a batch of {config.sequence.batch} it must leave at least one "
+            "new and one older sequence",
+        )
     if replayed and config.collector.replay_capacity < replayed:
-        raise ConfigError("collector.replay_capacity", config.collector.replay_capacity, f"a batch takes {replayed} of them; that is the least")
+        raise ConfigError(
+            "collector.replay_capacity",
+            config.collector.replay_capacity,
+            f"a batch takes {replayed} of them; that is the least",
+        )
 
 
 def describe_type(kind: Any) -> str:
@@ -371,5 +557,3 @@ def describe_type(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         return f"{typing.get_args(kind)[0].__name__.upper()},..."
     return "BOOL" if kind is bool else str(getattr(kind, "__name__", kind)).upper()
-
-

@@ -1,4 +1,6 @@
-"""``dicerl evaluate RUN``: episodes of a trained agent in parallel environments, their returns, and a video of one of them."""
+"""``dicerl evaluate RUN``: episodes of a trained agent in parallel environments, their returns, and
+a video of one of them.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +19,93 @@ if TYPE_CHECKING:
     from dicerl.envs import MakeEnv
     from dicerl.run import Run
 
-# The fields of the paper's evaluation protocol are the config's defaults, whatever the run was trained with.
+# The fields of the paper's evaluation protocol are the config's defaults, whatever the run was
+# trained with.
 PAPER = ("env.sticky_actions", "env.noop_max", "env.episodic_life", "env.max_episode_frames")
-PROTOCOLS = {"paper": "as the paper: up to 30 no-ops, no sticky actions, 108,000 frames", "sticky": "Atari: the same with sticky actions 0.25"}
+PROTOCOLS = {
+    "paper": "as the paper: up to 30 no-ops, no sticky actions, 108,000 frames",
+    "sticky": "Atari: the same with sticky actions 0.25",
+}
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "evaluate", help="play episodes with a trained agent", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Play episodes with a trained agent: mean, median, standard error and each return; with --video also a film of the first one.\n"
-                    "Temperatures come from the bandits' best region unless --inv-temperature or --greedy is given.",
-        epilog="examples:\n  dicerl evaluate runs/pong-dice-0\n  dicerl evaluate runs/pong-dice-0 --episodes 100 --protocol sticky --json\n"
-               "  dicerl evaluate runs/pong-dice-0 --checkpoint best --greedy --video pong.mp4\n"
-               "  dicerl evaluate runs/pong-dice-0/checkpoints/9375 --episodes 1 --video")
-    parser.add_argument("run", metavar="RUN|CHECKPOINT", help="a run's directory, or one of its checkpoints (RUN/checkpoints/1000)")
-    parser.add_argument("--episodes", type=int, default=32, metavar="N", help="episodes, one in each of as many environments (default 32)")
-    parser.add_argument("--checkpoint", metavar="{newest,best,N}", help="of a run: the newest (default), the best evaluated, or after N updates")
-    parser.add_argument("--inv-temperature", type=float, metavar="X", help="1/tau of every episode; 0 is uniform")
+        "evaluate",
+        help="play episodes with a trained agent",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Play episodes with a trained agent: mean, median, standard error and each return; with"
+            " --video also a film of the first one.\nTemperatures come from the bandits' best"
+            " region unless --inv-temperature or --greedy is given."
+        ),
+        epilog=(
+            "examples:\n  dicerl evaluate runs/pong-dice-0\n  dicerl evaluate runs/pong-dice-0"
+            " --episodes 100 --protocol sticky --json\n  dicerl evaluate runs/pong-dice-0"
+            " --checkpoint best --greedy --video pong.mp4\n  dicerl evaluate"
+            " runs/pong-dice-0/checkpoints/9375 --episodes 1 --video"
+        ),
+    )
+    parser.add_argument(
+        "run",
+        metavar="RUN|CHECKPOINT",
+        help="a run's directory, or one of its checkpoints (RUN/checkpoints/1000)",
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=32,
+        metavar="N",
+        help="episodes, one in each of as many environments (default 32)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="{newest,best,N}",
+        help="of a run: the newest (default), the best evaluated, or after N updates",
+    )
+    parser.add_argument(
+        "--inv-temperature", type=float, metavar="X", help="1/tau of every episode; 0 is uniform"
+    )
     parser.add_argument("--greedy", action="store_true", help="always take A's best action")
-    parser.add_argument("--protocol", default="paper", metavar="{" + ",".join(PROTOCOLS) + "}",
-                        help="; ".join(f"{name}: {text}" for name, text in PROTOCOLS.items()))
-    parser.add_argument("--max-steps", type=int, metavar="N",
-                        help="cut an episode after N agent steps (default: Atari the protocol's frames, else the run's evaluation.max_steps)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of environments, temperatures and actions (default 0)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N",
-                        help="threads of the network (default 1; more help a deep network on idle cores, and harm on busy ones)")
-    parser.add_argument("--video", nargs="?", const="", metavar="FILE", help="film the first episode (default FILE: RUN/videos/<updates>.mp4)")
+    parser.add_argument(
+        "--protocol",
+        default="paper",
+        metavar="{" + ",".join(PROTOCOLS) + "}",
+        help="; ".join(f"{name}: {text}" for name, text in PROTOCOLS.items()),
+    )
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        metavar="N",
+        help=(
+            "cut an episode after N agent steps (default: Atari the protocol's frames, else the"
+            " run's evaluation.max_steps)"
+        ),
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of environments, temperatures and actions (default 0)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help=(
+            "threads of the network (default 1; more help a deep network on idle cores, and harm on"
+            " busy ones)"
+        ),
+    )
+    parser.add_argument(
+        "--video",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="film the first episode (default FILE: RUN/videos/<updates>.mp4)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -54,8 +117,17 @@ def run(args: argparse.Namespace) -> int:
 
     torch.set_num_threads(args.threads)
     evaluation = evaluate(
-        args.run, checkpoint=args.checkpoint, episodes=args.episodes, inv_temperature=args.inv_temperature, greedy=args.greedy,
-        protocol=args.protocol, max_steps=args.max_steps, seed=args.seed, video=args.video, quiet=args.quiet)
+        args.run,
+        checkpoint=args.checkpoint,
+        episodes=args.episodes,
+        inv_temperature=args.inv_temperature,
+        greedy=args.greedy,
+        protocol=args.protocol,
+        max_steps=args.max_steps,
+        seed=args.seed,
+        video=args.video,
+        quiet=args.quiet,
+    )
     print(json.dumps(evaluation.result) if args.json else "\n".join(describe(evaluation)))
     return 0
 
@@ -72,9 +144,18 @@ class Evaluation:
 
 
 def evaluate(
-    path: str | Path, make_env: MakeEnv | None = None, *, checkpoint: str | None = None, episodes: int = 32,
-    inv_temperature: float | None = None, greedy: bool = False, protocol: str = "paper", max_steps: int | None = None, seed: int = 0,
-    video: str | Path | None = None, quiet: bool = True,
+    path: str | Path,
+    make_env: MakeEnv | None = None,
+    *,
+    checkpoint: str | None = None,
+    episodes: int = 32,
+    inv_temperature: float | None = None,
+    greedy: bool = False,
+    protocol: str = "paper",
+    max_steps: int | None = None,
+    seed: int = 0,
+    video: str | Path | None = None,
+    quiet: bool = True,
 ) -> Evaluation:
     """The same from Python; ``video=""`` is RUN/videos/<updates>.mp4."""
     check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
@@ -93,9 +174,16 @@ def evaluate(
     config = with_protocol(agent.config, protocol, max_steps, agent.spec.game, agent.spec.name)
     family = PARAMETERS[config.behaviour.family]
     if inv_temperature is not None and family != ("inv_temperature",):
-        raise ConfigError("inv_temperature", inv_temperature, f"this agent's family is {config.behaviour.family}, which has {', '.join(family)}")
+        raise ConfigError(
+            "inv_temperature",
+            inv_temperature,
+            f"this agent's family is {config.behaviour.family}, which has {', '.join(family)}",
+        )
     rng = np.random.default_rng(seeding.stream(seed, "evaluate"))
-    behaviour = agent.network.own_inv_temperature(draw_behaviour(config, agent.region, rng, episodes))  # [N, parameters]
+    # [N, parameters]
+    behaviour = agent.network.own_inv_temperature(
+        draw_behaviour(config, agent.region, rng, episodes)
+    )
     if inv_temperature is not None:
         behaviour[:] = inv_temperature
     file = None
@@ -109,8 +197,20 @@ def evaluate(
             file = Path(video) if video else run.directory / "videos" / f"{folder.name}.mp4"
             env = filmed = make_filmed_env(config, episodes, make_env)
             drawn = {} if greedy else dict(zip(family, behaviour[0].tolist(), strict=True))
-            film = stack.enter_context(Film(file, filmed, drawn, {
-                "env": agent.spec.name, "checkpoint": int(folder.name), "protocol": protocol, "greedy": greedy, **drawn}))
+            film = stack.enter_context(
+                Film(
+                    file,
+                    filmed,
+                    drawn,
+                    {
+                        "env": agent.spec.name,
+                        "checkpoint": int(folder.name),
+                        "protocol": protocol,
+                        "greedy": greedy,
+                        **drawn,
+                    },
+                )
+            )
             watchers.append(film.watch)
         stack.callback(env.close)
         bar = stack.enter_context(Bar(f"{agent.spec.name}, episodes", episodes, quiet))
@@ -119,24 +219,62 @@ def evaluate(
             for watcher in watchers:
                 watcher(step)
             if step.number % 10 == 0:
-                bar.update(int((~step.alive).sum()), f"step {step.number + 1:,}, mean return {step.returns.mean():.2f}")
+                bar.update(
+                    int((~step.alive).sum()),
+                    f"step {step.number + 1:,}, mean return {step.returns.mean():.2f}",
+                )
 
-        returns, ended = play(config, agent.network, env, behaviour, np.full(episodes, greedy), rng, watch)
+        returns, ended = play(
+            config, agent.network, env, behaviour, np.full(episodes, greedy), rng, watch
+        )
     summary = summarise(returns)
     hns, saber = scores(agent.spec.game, summary["mean_return"])
     # Greedy episodes have no 1/tau that JSON could say, and some families have none at all.
-    result = {"env": agent.spec.name, "episodes": episodes, **summary, "inv_temperatures": [None] * episodes,
-              **({} if greedy else parameters(config, behaviour)), "hns": hns, "saber": saber}
-    source = "as asked for" if inv_temperature is not None else (
-        "the bandits' best region" if config.behaviour.source in ("bandit", "distribution") else "the run's own")
-    temperatures = {"1/tau": "greedy"} if greedy else {
-        title(name): f"{low:.2f}{f'–{high:.2f}' if high > low else ''}, {source}"
-        for name, low, high in zip(family, behaviour.min(0), behaviour.max(0), strict=True)}
-    return Evaluation(result, folder, protocol if agent.spec.game else "", temperatures, int((~ended).sum()), config.evaluation.max_steps, file)
+    result = {
+        "env": agent.spec.name,
+        "episodes": episodes,
+        **summary,
+        "inv_temperatures": [None] * episodes,
+        **({} if greedy else parameters(config, behaviour)),
+        "hns": hns,
+        "saber": saber,
+    }
+    source = (
+        "as asked for"
+        if inv_temperature is not None
+        else (
+            "the bandits' best region"
+            if config.behaviour.source in ("bandit", "distribution")
+            else "the run's own"
+        )
+    )
+    temperatures = (
+        {"1/tau": "greedy"}
+        if greedy
+        else {
+            title(name): f"{low:.2f}{f'–{high:.2f}' if high > low else ''}, {source}"
+            for name, low, high in zip(family, behaviour.min(0), behaviour.max(0), strict=True)
+        }
+    )
+    return Evaluation(
+        result,
+        folder,
+        protocol if agent.spec.game else "",
+        temperatures,
+        int((~ended).sum()),
+        config.evaluation.max_steps,
+        file,
+    )
 
 
 def check(
-    episodes: int, inv_temperature: float | None, greedy: bool, protocol: str, max_steps: int | None, seed: int, video: str | Path | None,
+    episodes: int,
+    inv_temperature: float | None,
+    greedy: bool,
+    protocol: str,
+    max_steps: int | None,
+    seed: int,
+    video: str | Path | None,
 ) -> None:
     """What can be refused before anything is loaded."""
     if not 1 <= episodes <= 1000:
@@ -146,11 +284,21 @@ def check(
     if max_steps is not None and max_steps < 1:
         raise ConfigError("max_steps", max_steps, "it must be at least 1")
     if inv_temperature is not None and not 0 <= inv_temperature <= 1e6:
-        raise ConfigError("inv_temperature", inv_temperature, "it must lie between 0 and 1e6; greedy is the limit beyond")
+        raise ConfigError(
+            "inv_temperature",
+            inv_temperature,
+            "it must lie between 0 and 1e6; greedy is the limit beyond",
+        )
     if inv_temperature is not None and greedy:
-        raise DicerlError(f"inv_temperature is {inv_temperature} and greedy is asked for too; give one of them")
+        raise DicerlError(
+            f"inv_temperature is {inv_temperature} and greedy is asked for too; give one of them"
+        )
     if protocol not in PROTOCOLS:
-        raise ConfigError("protocol", protocol, f"it can be {' or '.join(PROTOCOLS)}{nearest(protocol, PROTOCOLS)}")
+        raise ConfigError(
+            "protocol",
+            protocol,
+            f"it can be {' or '.join(PROTOCOLS)}{nearest(protocol, PROTOCOLS)}",
+        )
     if video and Path(video).suffix.lower() != ".mp4":
         raise ConfigError("video", str(video), "its name must end in .mp4")
 
@@ -167,19 +315,35 @@ def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:
     path = Path(path)
     if path.parent.name == "checkpoints":
         if which is not None:
-            raise ConfigError("checkpoint", which, f"{path} is a checkpoint already; name its run instead")
+            raise ConfigError(
+                "checkpoint", which, f"{path} is a checkpoint already; name its run instead"
+            )
         return Run.open(path.parent.parent), path
     run = Run.open(path)
-    return run, run.checkpoint(which or "newest", lambda line: None if quiet else print(line, file=sys.stderr))
+    return run, run.checkpoint(
+        which or "newest", lambda line: None if quiet else print(line, file=sys.stderr)
+    )
 
 
-def with_protocol(config: Config, protocol: str, max_steps: int | None, game: str, name: str) -> Config:
-    """The run's config with the fields of an evaluation protocol; what the network sees stays the run's own."""
+def with_protocol(
+    config: Config, protocol: str, max_steps: int | None, game: str, name: str
+) -> Config:
+    """The run's config with the fields of an evaluation protocol; what the network sees stays the
+    run's own.
+    """
     if protocol == "sticky" and not game:
-        raise ConfigError("protocol", protocol, f"sticky actions are for Atari games; {name} is none")
+        raise ConfigError(
+            "protocol", protocol, f"sticky actions are for Atari games; {name} is none"
+        )
     if game:
         config = config.replace(**{field: get(Config(), field) for field in PAPER})
-        config = config.replace(**{"evaluation.max_steps": -(-config.env.max_episode_frames // config.env.action_repeat)})
+        config = config.replace(
+            **{
+                "evaluation.max_steps": -(
+                    -config.env.max_episode_frames // config.env.action_repeat
+                )
+            }
+        )
     if protocol == "sticky":
         config = config.replace(**{"env.sticky_actions": 0.25})
     return config if max_steps is None else config.replace(**{"evaluation.max_steps": max_steps})
@@ -199,13 +363,32 @@ def scores(game: str, mean: float) -> tuple[float | None, float | None]:
 def describe(evaluation: Evaluation) -> list[str]:
     """For a person."""
     r = evaluation.result
-    rows = [("mean return", f"{r['mean_return']:,.2f} ± {r['stderr']:,.2f} (standard error)"), ("median", f"{r['median_return']:,.2f}")]
+    rows = [
+        ("mean return", f"{r['mean_return']:,.2f} ± {r['stderr']:,.2f} (standard error)"),
+        ("median", f"{r['median_return']:,.2f}"),
+    ]
     if r["hns"] is not None:
         rows += [("HNS", f"{r['hns']:,.2f} %"), ("SABER", f"{r['saber']:,.2f} %")]
-    rows += [*evaluation.temperatures.items(), ("returns", " ".join(f"{x:g}" for x in r["returns"]))]
+    rows += [
+        *evaluation.temperatures.items(),
+        ("returns", " ".join(f"{x:g}" for x in r["returns"])),
+    ]
     if evaluation.cut:
-        rows.append(("cut", f"{evaluation.cut} of {r['episodes']} episodes, after {evaluation.max_steps:,} steps; they count with what they had"))
+        rows.append(
+            (
+                "cut",
+                (
+                    f"{evaluation.cut} of {r['episodes']} episodes, after {evaluation.max_steps:,}"
+                    " steps; they count with what they had"
+                ),
+            )
+        )
     if evaluation.video:
-        rows.append(("video", f"{evaluation.video} (the first episode, return {r['returns'][0]:g})"))
+        rows.append(
+            ("video", f"{evaluation.video} (the first episode, return {r['returns'][0]:g})")
+        )
     protocol = f"{evaluation.protocol} protocol, " if evaluation.protocol else ""
-    return [f"{r['env']}, {r['episodes']} episodes, {protocol}{evaluation.checkpoint}", *(f"  {name:<13}{text}" for name, text in rows)]
+    return [
+        f"{r['env']}, {r['episodes']} episodes, {protocol}{evaluation.checkpoint}",
+        *(f"  {name:<13}{text}" for name, text in rows),
+    ]

@@ -3,9 +3,10 @@
     i, f, o = sigmoid(.), g = tanh(.) of W_ih x_t + b_ih + W_hh h_{t-1} + b_hh
     c_t = f c_{t-1} + i g,    h_t = o tanh(c_t),    with h_{t-1} = c_{t-1} = 0 where an episode starts at t
 
-torch's fused LSTM knows no resets; called for every stretch between two of them it packs its weights each time, and short episodes cut
-a window into many stretches. Here a reset is a product with 0 between two steps. What does not depend on the step before is done for all
-steps at once: the product with W_ih, every derivative of a gate, and the gradient of W_hh.
+torch's fused LSTM knows no resets; called for every stretch between two of them it packs its
+weights each time, and short episodes cut a window into many stretches. Here a reset is a product
+with 0 between two steps. What does not depend on the step before is done for all steps at once: the
+product with W_ih, every derivative of a gate, and the gradient of W_hh.
 """
 
 from __future__ import annotations
@@ -17,17 +18,34 @@ from torch import Tensor
 
 
 class _Steps(torch.autograd.Function):
-    """(W_ih x + biases [T, B, 4H], W_hh [4H, H], h [B, H], c [B, H], keep [T, B, 1], starts) -> h_t [T, B, H], the last c [B, H]"""
+    """(W_ih x + biases [T, B, 4H], W_hh [4H, H], h [B, H], c [B, H], keep [T, B, 1], starts) -> h_t
+    [T, B, H], the last c [B, H]
+    """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor, keep: Tensor, starts: frozenset[int]) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        h: Tensor,
+        c: Tensor,
+        keep: Tensor,
+        starts: frozenset[int],
+    ) -> tuple[Tensor, Tensor]:
         steps, batch, size = inputs.shape[0], inputs.shape[1], weight.shape[1]
         gates = torch.empty_like(inputs)  # i, f, g, o
         split = gates.view(steps, batch, 4, size)
         hidden, cells = inputs.new_empty(steps, batch, size), inputs.new_empty(steps, batch, size)
         first_h, first_c, turned = h, c, weight.t()
-        rows = zip(inputs.unbind(), gates.unbind(), split[:, :, :2].unbind(), *(split[:, :, k].unbind() for k in range(4)),
-                   hidden.unbind(), cells.unbind(), strict=True)
+        rows = zip(
+            inputs.unbind(),
+            gates.unbind(),
+            split[:, :, :2].unbind(),
+            *(split[:, :, k].unbind() for k in range(4)),
+            hidden.unbind(),
+            cells.unbind(),
+            strict=True,
+        )
         for t, (x, all_gates, i_and_f, i, f, g, o, next_h, next_c) in enumerate(rows):
             if t in starts:
                 h, c = h * keep[t], c * keep[t]
@@ -54,11 +72,18 @@ class _Steps(torch.autograd.Function):
             before_c, before_h = before_c * keep, before_h * keep
         squashed = cells.tanh()
         to_c = o * (1 - squashed.square())  # dh_t / dc_t
-        by_c = torch.stack([g * i * (1 - i), before_c * f * (1 - f), i * (1 - g.square())], 2)  # dc_t / d(i, f, g before they are squashed)
+        # dc_t / d(i, f, g before they are squashed)
+        by_c = torch.stack([g * i * (1 - i), before_c * f * (1 - f), i * (1 - g.square())], 2)
         by_h = squashed * o * (1 - o)  # dh_t / d(o before it is squashed)
         slopes = torch.empty_like(split)
         h, c = slope_h.new_zeros(batch, size), slope_c.clone()
-        rows = zip(*(reversed(x.unbind()) for x in (slope_h, to_c, by_c, by_h, f, slopes, slopes[:, :, :3], slopes[:, :, 3])), strict=True)
+        rows = zip(
+            *(
+                reversed(x.unbind())
+                for x in (slope_h, to_c, by_c, by_h, f, slopes, slopes[:, :, :3], slopes[:, :, 3])
+            ),
+            strict=True,
+        )
         for back, (dy, dh_dc, dc_dg, dh_do, forget, gates, of_c, of_o) in enumerate(rows):
             h = h.add_(dy)
             c.addcmul_(h, dh_dc)
@@ -71,11 +96,22 @@ class _Steps(torch.autograd.Function):
                 h.mul_(keep[t])
                 c.mul_(keep[t])
         flat = slopes.view(steps * batch, 4 * size)
-        return slopes.view(steps, batch, 4 * size), flat.t() @ before_h.view(steps * batch, size), h, c, None, None
+        return (
+            slopes.view(steps, batch, 4 * size),
+            flat.t() @ before_h.view(steps * batch, size),
+            h,
+            c,
+            None,
+            None,
+        )
 
 
-def unroll(x: Tensor, h: Tensor, c: Tensor, first: Tensor, module: torch.nn.LSTM) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """``module`` over x from (h, c), both [B, H], which are zero where ``first``.    [T, B, F], [T, B] -> [T, B, H], (h, c)"""
+def unroll(
+    x: Tensor, h: Tensor, c: Tensor, first: Tensor, module: torch.nn.LSTM
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """``module`` over x from (h, c), both [B, H], which are zero where ``first``.
+    [T, B, F], [T, B] -> [T, B, H], (h, c)
+    """
     weight_ih, weight_hh, bias_ih, bias_hh = module.all_weights[0]
     starts = frozenset(torch.nonzero(first.any(1)).flatten().tolist())
     keep = (~first).to(x.dtype).unsqueeze(-1)

@@ -16,9 +16,13 @@ from dicerl.errors import DicerlError
 
 
 class Metrics:
-    """Append-only writers. ``offset`` (bytes) and ``frames`` go into a checkpoint; what was written after them is cut here."""
+    """Append-only writers. ``offset`` (bytes) and ``frames`` go into a checkpoint; what was written
+    after them is cut here.
+    """
 
-    def __init__(self, directory: Path, tensorboard: bool = True, offset: int = 0, frames: int = 0) -> None:
+    def __init__(
+        self, directory: Path, tensorboard: bool = True, offset: int = 0, frames: int = 0
+    ) -> None:
         self._path = directory / "metrics.jsonl"
         self._evaluations = directory / "evaluations.jsonl"
         self._tensorboard_directory = directory / "tensorboard"
@@ -38,7 +42,12 @@ class Metrics:
                 self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
     def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
-        line = {"kind": kind, "time": round(time.time(), 3), **counters, **{k: _plain(v) for k, v in values.items()}}
+        line = {
+            "kind": kind,
+            "time": round(time.time(), 3),
+            **counters,
+            **{k: _plain(v) for k, v in values.items()},
+        }
         with _writing(self._path):
             self._file.write(json.dumps(line) + "\n")
         if kind == "evaluation":
@@ -65,15 +74,21 @@ class Metrics:
         return self._path.stat().st_size
 
     def close(self) -> None:
-        with _writing(self._path), contextlib.ExitStack() as closing:  # each of them, whatever the others do
+        # each of them, whatever the others do
+        with _writing(self._path), contextlib.ExitStack() as closing:
             closing.callback(setattr, threading, "excepthook", self._excepthook)
             if self._tensorboard is not None:
                 closing.callback(self._tensorboard.close)
             closing.callback(self._file.close)
 
     def _not_twice(self, failed: threading.ExceptHookArgs) -> None:
-        """What TensorBoard's writing thread could not write is raised by the next ``add_scalar``: no traceback of its own."""
-        if not (isinstance(failed.exc_value, OSError) and type(failed.thread).__module__.startswith("tensorboard.")):
+        """What TensorBoard's writing thread could not write is raised by the next ``add_scalar``:
+        no traceback of its own.
+        """
+        if not (
+            isinstance(failed.exc_value, OSError)
+            and type(failed.thread).__module__.startswith("tensorboard.")
+        ):
             self._excepthook(failed)
 
 
@@ -83,11 +98,16 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DicerlError(f"{path} could not be written: {error.strerror or error}; once that is mended: dicerl resume {path.parent}") from error
+        raise DicerlError(
+            f"{path} could not be written: {error.strerror or error}; once that is mended: dicerl"
+            f" resume {path.parent}"
+        ) from error
 
 
 def cut(path: Path, offset: int) -> None:
-    """Move what a killed run wrote after its last checkpoint to metrics.discarded.jsonl: those steps are done again."""
+    """Move what a killed run wrote after its last checkpoint to metrics.discarded.jsonl: those
+    steps are done again.
+    """
     if not path.exists() or path.stat().st_size <= offset:
         return
     with path.open("r+b") as file:

@@ -2,8 +2,8 @@
 
     observation [, x] -> torso -> [LSTM] -> V(s), A(s, .)
 
-Statistics that are part of the agent (input mean and deviation, A's running deviation) are buffers: they are
-versioned, pushed and saved with the parameters.
+Statistics that are part of the agent (input mean and deviation, A's running deviation) are buffers:
+they are versioned, pushed and saved with the parameters.
 """
 
 from __future__ import annotations
@@ -44,14 +44,21 @@ def impala_deep(channels: int) -> nn.Sequential:
     """16, 32, 32 channels; each: conv 3x3, max-pool 3x3/2, two residual blocks (the paper's)."""
     layers: list[nn.Module] = []
     for out in (16, 32, 32):
-        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), Residual(out), Residual(out)]
+        layers += [
+            nn.Conv2d(channels, out, 3, padding=1),
+            nn.MaxPool2d(3, 2, padding=1),
+            Residual(out),
+            Residual(out),
+        ]
         channels = out
     return nn.Sequential(*layers, nn.ReLU())
 
 
 def impala_shallow(channels: int) -> nn.Sequential:
     """16 8x8/4, 32 4x4/2 (IMPALA's shallow net)."""
-    return nn.Sequential(nn.Conv2d(channels, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()
+    )
 
 
 def minatar(channels: int) -> nn.Sequential:
@@ -60,7 +67,8 @@ def minatar(channels: int) -> nn.Sequential:
 
 
 CONVOLUTIONS = {"impala_deep": impala_deep, "impala_shallow": impala_shallow, "minatar": minatar}
-COSINES = 8  # cos(pi k x), k = 1..8: how a conditioned network is told x = log(1 + 1/tau), scaled to [0, 1]
+# cos(pi k x), k = 1..8: how a conditioned network is told x = log(1 + 1/tau), scaled to [0, 1]
+COSINES = 8
 SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
 
 
@@ -71,11 +79,18 @@ class Network(nn.Module):
         self.config, self.spec = config, spec
         self.conditioned = whole.behaviour.family == "conditioned"
         told = COSINES if self.conditioned else 0
-        self.max_x = math.log1p(whole.bandit.max_inv_temperature)  # beyond it cos(pi k x) would repeat what it told before
+        # beyond it cos(pi k x) would repeat what it told before
+        self.max_x = math.log1p(whole.bandit.max_inv_temperature)
         self.num_actions = spec.num_actions
         torso = config.torso
         if torso == "auto":
-            torso = "mlp" if not spec.is_image else "impala_deep" if min(self.image_shape[1:]) >= 24 else "minatar"
+            torso = (
+                "mlp"
+                if not spec.is_image
+                else "impala_deep"
+                if min(self.image_shape[1:]) >= 24
+                else "minatar"
+            )
         self.torso_name = torso
         self.normalise = config.normalise
         if self.normalise == "auto":
@@ -85,11 +100,19 @@ class Network(nn.Module):
         if torso == "mlp":
             size = math.prod(spec.observation_shape)
             self.convolutions = None
-            dense: list[nn.Module] = [nn.Linear(size + told, config.hidden), activation(), nn.Linear(config.hidden, config.hidden)]
+            dense: list[nn.Module] = [
+                nn.Linear(size + told, config.hidden),
+                activation(),
+                nn.Linear(config.hidden, config.hidden),
+            ]
         else:
             if not spec.is_image or min(self.image_shape[1:]) < SMALLEST_IMAGE[torso]:
-                raise ConfigError("network.torso", torso, f"it takes images from {SMALLEST_IMAGE[torso]} pixels a side; "
-                                  f"{spec.name} observes {spec.observation_shape}")
+                raise ConfigError(
+                    "network.torso",
+                    torso,
+                    f"it takes images from {SMALLEST_IMAGE[torso]} pixels a side; "
+                    f"{spec.name} observes {spec.observation_shape}",
+                )
             activation = nn.ReLU
             self.convolutions = CONVOLUTIONS[torso](self.image_shape[0])
             with torch.no_grad():
@@ -100,7 +123,11 @@ class Network(nn.Module):
         self.dense = nn.Sequential(*dense, activation())
         self.lstm_input = config.hidden + (self.num_actions + 1 if config.last_action_reward else 0)
         self.lstm = nn.LSTM(self.lstm_input, config.lstm) if config.lstm else None
-        width = config.lstm + self.lstm_input if config.lstm and config.skip else config.lstm or self.lstm_input
+        width = (
+            config.lstm + self.lstm_input
+            if config.lstm and config.skip
+            else config.lstm or self.lstm_input
+        )
         self.value_head = nn.Linear(width, 1)
         self.advantage_head = nn.Linear(width, self.num_actions)
         shape = self.image_shape if spec.is_image else spec.observation_shape
@@ -112,11 +139,20 @@ class Network(nn.Module):
         self.forward_model = self.inverse_model = None
         if whole.loss.auxiliary:
             self.forward_model = nn.Sequential(
-                nn.Linear(width + self.num_actions, config.hidden), nn.ReLU(), nn.Linear(config.hidden, config.hidden))
-            self.inverse_model = nn.Sequential(nn.Linear(2 * config.hidden, config.hidden), nn.ReLU(), nn.Linear(config.hidden, self.num_actions))
+                nn.Linear(width + self.num_actions, config.hidden),
+                nn.ReLU(),
+                nn.Linear(config.hidden, config.hidden),
+            )
+            self.inverse_model = nn.Sequential(
+                nn.Linear(2 * config.hidden, config.hidden),
+                nn.ReLU(),
+                nn.Linear(config.hidden, self.num_actions),
+            )
         self.log_inv_temperature = None  # trainable: log(1/tau)
         if whole.behaviour.source == "trainable":
-            self.log_inv_temperature = nn.Parameter(torch.tensor(math.log(whole.behaviour.inv_temperature)))
+            self.log_inv_temperature = nn.Parameter(
+                torch.tensor(math.log(whole.behaviour.inv_temperature))
+            )
         if config.initialisation == "orthogonal":
             self._orthogonal()
         if self.lstm is not None:
@@ -134,7 +170,9 @@ class Network(nn.Module):
         """A copy's tensors would no longer lie in its vector."""
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
-        new.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        new.__dict__.update(
+            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
+        )
         new.flat, new.layout, new.num_trained = weights.flatten(new)
         return new
 
@@ -144,7 +182,11 @@ class Network(nn.Module):
         shape = self.spec.observation_shape
         if len(shape) == 2:
             return 1, shape[0], shape[1]
-        return (shape[2], shape[0], shape[1]) if self.spec.channels_last else (shape[0], shape[1], shape[2])
+        return (
+            (shape[2], shape[0], shape[1])
+            if self.spec.channels_last
+            else (shape[0], shape[1], shape[2])
+        )
 
     def _orthogonal(self) -> None:
         for module in self.modules():
@@ -155,7 +197,9 @@ class Network(nn.Module):
         nn.init.orthogonal_(self.advantage_head.weight, 0.01)
 
     def inputs(self, observation: Tensor) -> Tensor:
-        """[N, ...] as the environment gives it -> float [N, C, H, W] (channels last in memory) or [N, F], not yet normalised."""
+        """[N, ...] as the environment gives it -> float [N, C, H, W] (channels last in memory) or
+        [N, F], not yet normalised.
+        """
         if not self.spec.is_image:
             return observation.to(torch.float32)
         x = observation
@@ -164,7 +208,8 @@ class Network(nn.Module):
         elif self.spec.channels_last:
             x = x.permute(0, 3, 1, 2)
         if not x.is_contiguous(memory_format=torch.channels_last):
-            # The axes are moved while elements are still bytes, a quarter of the traffic, and plane by plane, twice as fast as contiguous().
+            # The axes are moved while elements are still bytes, a quarter of the traffic, and plane
+            # by plane, twice as fast as contiguous().
             x = torch.stack(x.unbind(1), -1).permute(0, 3, 1, 2)
         return x.to(torch.float32)
 
@@ -172,7 +217,11 @@ class Network(nn.Module):
         """[N, ...], and [N] where the network is conditioned -> [N, hidden]"""
         x = self.inputs(observation)
         if self.normalise == "scale":
-            x = x.mul_(1.0 / self.input_range) if x is not observation else x * (1.0 / self.input_range)
+            x = (
+                x.mul_(1.0 / self.input_range)
+                if x is not observation
+                else x * (1.0 / self.input_range)
+            )
         elif self.normalise == "statistics":
             clip = self.config.statistics_clip
             x = torch.addcmul(self.input_offset, x, self.input_inv_deviation).clamp_(-clip, clip)
@@ -190,24 +239,37 @@ class Network(nn.Module):
         return torch.zeros(2, batch, self.config.lstm, device=device or self.advantage_scale.device)
 
     def unroll(
-        self, observation: Tensor, state: Tensor, first: Tensor | None, last_action: Tensor | None = None,
-        last_reward: Tensor | None = None, inv_temperature: Tensor | None = None,
+        self,
+        observation: Tensor,
+        state: Tensor,
+        first: Tensor | None,
+        last_action: Tensor | None = None,
+        last_reward: Tensor | None = None,
+        inv_temperature: Tensor | None = None,
     ) -> Output:
-        """Run [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode starts and the state is zero.
+        """Run [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode starts and
+        the state is zero.
 
-        ``last_action`` [T, B] is -1 where there was none; ``inv_temperature`` [T, B] is told to a conditioned network.
+        ``last_action`` [T, B] is -1 where there was none; ``inv_temperature`` [T, B] is told to a
+        conditioned network.
         """
         steps, batch = observation.shape[:2]
         told = None
         if self.conditioned:
-            told = observation.new_zeros(steps * batch, dtype=torch.float32) if inv_temperature is None else inv_temperature.flatten()
+            told = (
+                observation.new_zeros(steps * batch, dtype=torch.float32)
+                if inv_temperature is None
+                else inv_temperature.flatten()
+            )
         features = self.torso(observation.flatten(0, 1), told).unflatten(0, (steps, batch))
         x = features
         if self.config.last_action_reward:
             if last_action is None or last_reward is None:  # as at an episode's start
                 last = x.new_zeros(steps, batch, self.num_actions + 1)
             else:
-                one_hot = nn.functional.one_hot(last_action + 1, self.num_actions + 1)[..., 1:].to(x.dtype)
+                one_hot = nn.functional.one_hot(last_action + 1, self.num_actions + 1)[..., 1:].to(
+                    x.dtype
+                )
                 last = torch.cat([one_hot, last_reward.unsqueeze(-1)], -1)
             x = torch.cat([x, last], -1)
         if self.lstm is not None:
@@ -216,8 +278,10 @@ class Network(nn.Module):
         return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, x, state)
 
     def dynamics(self, out: Output, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Of T + 1 steps: the torso's features at t + 1 as foretold from h_t and a_t, and the logits of a_t from the features at
-        t and t + 1.    [T, B] -> [T, B, F], [T, B, A]"""
+        """Of T + 1 steps: the torso's features at t + 1 as foretold from h_t and a_t, and the
+        logits of a_t from the features at t and t + 1.
+        [T, B] -> [T, B, F], [T, B, A]
+        """
         assert self.forward_model is not None
         assert self.inverse_model is not None
         taken = nn.functional.one_hot(action, self.num_actions).to(out.hidden.dtype)
@@ -225,8 +289,10 @@ class Network(nn.Module):
         return foretold, self.inverse_model(torch.cat([out.features[:-1], out.features[1:]], -1))
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
-        """torch's fused LSTM where no episode starts; with resets our own. A single step without gradient is a plain cell: oneDNN
-        packs its weights anew in every call, which is several times the work of one step."""
+        """torch's fused LSTM where no episode starts; with resets our own. A single step without
+        gradient is a plain cell: oneDNN packs its weights anew in every call, which is several
+        times the work of one step.
+        """
         assert self.lstm is not None
         resets = first is not None and bool(first.any())
         h, c = state
@@ -245,7 +311,9 @@ class Network(nn.Module):
     @torch.no_grad()
     def set_statistics(self, mean: Tensor, deviation: Tensor) -> None:
         """Per-element mean and deviation, in the observation's own units and axes."""
-        spread = self.inputs(deviation.unsqueeze(0)) + self.config.statistics_floor * self.input_range
+        spread = (
+            self.inputs(deviation.unsqueeze(0)) + self.config.statistics_floor * self.input_range
+        )
         self.input_inv_deviation.copy_(1.0 / spread)
         self.input_offset.copy_(-self.inputs(mean.unsqueeze(0)) / spread)
 
@@ -257,4 +325,3 @@ class Network(nn.Module):
 
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
-

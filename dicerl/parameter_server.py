@@ -1,8 +1,9 @@
-"""The Parameter Server: the newest parameters and their version, in memory that processes can share, without a lock.
+"""The Parameter Server: the newest parameters and their version, in memory that processes can
+share, without a lock.
 
-Two buffers take turns: version number n lives in buffer n mod 2, and the counter moves only after the buffer is
-complete. A reader whose counter did not move while it copied has a whole set. Nobody holds a lock, so a
-process that dies here blocks nobody.
+Two buffers take turns: version number n lives in buffer n mod 2, and the counter moves only after
+the buffer is complete. A reader whose counter did not move while it copied has a whole set. Nobody
+holds a lock, so a process that dies here blocks nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class ParameterServer:
 
     @torch.no_grad()
     def pull(self, into: Tensor, known: int = -1) -> int | None:
-        """Copy the newest parameters and tell their version, or None where that is ``known`` or nothing was pushed yet."""
+        """Copy the newest parameters and tell their version, or None where that is ``known`` or
+        nothing was pushed yet.
+        """
         while True:
             turn = int(self._counter)
             if turn == 0:

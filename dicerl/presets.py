@@ -1,4 +1,6 @@
-"""Presets and variants: each states only what differs from the paper's table (config.py's defaults), and why."""
+"""Presets and variants: each states only what differs from the paper's table (config.py's
+defaults), and why.
+"""
 
 from __future__ import annotations
 
@@ -13,85 +15,180 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Atari on few cores.
     "laptop": {
         "frames": 6_000_000,
-        # Freeway's episodes take 8,192 frames: with 16 environments the bandits hear of the first ones after 131k frames.
+        # Freeway's episodes take 8,192 frames: with 16 environments the bandits hear of the first
+        # ones after 131k frames.
         "runtime.num_envs": 16,
-        # 3 x faster to train than the deep torso at this scale; no burn-in to pay for without the LSTM.
-        "network.torso": "impala_shallow", "network.lstm": 0, "sequence.burn_in": 0,
+        # 3 x faster to train than the deep torso at this scale; no burn-in to pay for without the
+        # LSTM.
+        "network.torso": "impala_shallow",
+        "network.lstm": 0,
+        "sequence.burn_in": 0,
         # Plain x/255 leaves the features of one game nearly constant and kills ReLUs (SPEC 10).
-        "network.normalise": "statistics", "network.initialisation": "orthogonal", "network.layer_norm": True,
-        # 1.5M agent steps * 2 / (8 * 40) = 9,375 updates: many small ones instead of few large ones.
-        "sequence.length": 40, "sequence.batch": 8,
-        "optimizer.learning_rate": 1e-3, "optimizer.warmup": 200.0,
+        "network.normalise": "statistics",
+        "network.initialisation": "orthogonal",
+        "network.layer_norm": True,
+        # 1.5M agent steps * 2 / (8 * 40) = 9,375 updates: many small ones instead of few large
+        # ones.
+        "sequence.length": 40,
+        "sequence.batch": 8,
+        "optimizer.learning_rate": 1e-3,
+        "optimizer.warmup": 200.0,
         # A short run needs a short horizon: less noise in every advantage.
         "loss.discount": 0.99,
-        # Where rewards are rare the Q loss shrinks A until even 1/tau = 50 is uniform: freeway never scores with the raw scale (SPEC 10).
+        # Where rewards are rare the Q loss shrinks A until even 1/tau = 50 is uniform: freeway
+        # never scores with the raw scale (SPEC 10).
         "behaviour.scale": "normalised",
-        "evaluation.episodes": 4, "checkpoint.every": 500_000,
-        # Near-greedy policies change with every update: 10 updates of lag left a mean ratio of 0.5 to 0.8, 1 to 2 leave it near 1.
-        "runtime.push_every": 1, "runtime.pull_every": 8,
+        "evaluation.episodes": 4,
+        "checkpoint.every": 500_000,
+        # Near-greedy policies change with every update: 10 updates of lag left a mean ratio of 0.5
+        # to 0.8, 1 to 2 leave it near 1.
+        "runtime.push_every": 1,
+        "runtime.pull_every": 8,
     },
-    # MinAtar: 1M agent steps * 2 / (8 * 20) = 12,500 updates; half as many, twice as large, left asterix at 15 instead of 22 (seed 0).
+    # MinAtar: 1M agent steps * 2 / (8 * 20) = 12,500 updates; half as many, twice as large, left
+    # asterix at 15 instead of 22 (seed 0).
     "minatar": {
         "frames": 1_000_000,
-        # The network is so small that one process keeps up, and its results can be reproduced bit for bit.
-        "runtime.kind": "serial", "runtime.num_envs": 32,
-        # The LSTM doubles breakout; alone it halves the speed of learning asterix, which the skip around it gives back (benchmarks/README.md).
-        "network.torso": "minatar", "network.hidden": 128, "network.lstm": 128, "network.skip": True,
-        "sequence.burn_in": 10, "sequence.length": 20, "sequence.batch": 8,
-        "loss.discount": 0.99, "optimizer.learning_rate": 2e-3, "optimizer.warmup": 200.0,
+        # The network is so small that one process keeps up, and its results can be reproduced bit
+        # for bit.
+        "runtime.kind": "serial",
+        "runtime.num_envs": 32,
+        # The LSTM doubles breakout; alone it halves the speed of learning asterix, which the skip
+        # around it gives back (benchmarks/README.md).
+        "network.torso": "minatar",
+        "network.hidden": 128,
+        "network.lstm": 128,
+        "network.skip": True,
+        "sequence.burn_in": 10,
+        "sequence.length": 20,
+        "sequence.batch": 8,
+        "loss.discount": 0.99,
+        "optimizer.learning_rate": 2e-3,
+        "optimizer.warmup": 200.0,
         "env.reward_shape": "none",
-        "evaluation.every": 250_000, "evaluation.episodes": 64, "evaluation.max_steps": 5_000, "checkpoint.every": 250_000,
-        "runtime.push_every": 1, "runtime.pull_every": 4,
+        "evaluation.every": 250_000,
+        "evaluation.episodes": 64,
+        "evaluation.max_steps": 5_000,
+        "checkpoint.every": 250_000,
+        "runtime.push_every": 1,
+        "runtime.pull_every": 4,
     },
     # Classic control: small vectors, short runs.
     "classic": {
         "frames": 200_000,
-        "runtime.kind": "serial", "runtime.num_envs": 16,
-        "network.torso": "mlp", "network.hidden": 128, "network.activation": "tanh", "network.lstm": 0,
-        # 200k steps * 2 / (8 * 20) = 2,500 updates: the number of updates matters most in short runs.
-        "sequence.burn_in": 0, "sequence.length": 20, "sequence.batch": 8,
-        "loss.discount": 0.99, "optimizer.learning_rate": 3e-3, "optimizer.warmup": 100.0,
-        # Returns of hundreds would take the value head most of a short run to reach, and leave A far above 1.
-        "env.reward_shape": "none", "env.reward_scale": 0.1,
-        "evaluation.every": 50_000, "evaluation.episodes": 20, "evaluation.max_steps": 10_000, "checkpoint.every": 50_000,
-        "runtime.push_every": 1, "runtime.pull_every": 1,
+        "runtime.kind": "serial",
+        "runtime.num_envs": 16,
+        "network.torso": "mlp",
+        "network.hidden": 128,
+        "network.activation": "tanh",
+        "network.lstm": 0,
+        # 200k steps * 2 / (8 * 20) = 2,500 updates: the number of updates matters most in short
+        # runs.
+        "sequence.burn_in": 0,
+        "sequence.length": 20,
+        "sequence.batch": 8,
+        "loss.discount": 0.99,
+        "optimizer.learning_rate": 3e-3,
+        "optimizer.warmup": 100.0,
+        # Returns of hundreds would take the value head most of a short run to reach, and leave A
+        # far above 1.
+        "env.reward_shape": "none",
+        "env.reward_scale": 0.1,
+        "evaluation.every": 50_000,
+        "evaluation.episodes": 20,
+        "evaluation.max_steps": 10_000,
+        "checkpoint.every": 50_000,
+        "runtime.push_every": 1,
+        "runtime.pull_every": 1,
     },
     # Seconds, not minutes: to see every part move once.
     "debug": {
         "frames": 4_000,
-        "runtime.kind": "serial", "runtime.num_envs": 4, "runtime.push_every": 1, "runtime.pull_every": 4,
-        "network.hidden": 32, "network.lstm": 16,
-        # Atari: the deep torso on 84 x 84 frames alone would take a minute of CPU, and more threads than free cores far longer.
-        "env.image_size": 42, "runtime.learner_threads": 1, "runtime.num_learners": 1,
-        "sequence.burn_in": 4, "sequence.length": 8, "sequence.batch": 4,
-        "optimizer.warmup": 10.0, "log_every": 5,
-        "evaluation.every": 2_000, "evaluation.episodes": 2, "evaluation.max_steps": 100, "checkpoint.every": 2_000,
+        "runtime.kind": "serial",
+        "runtime.num_envs": 4,
+        "runtime.push_every": 1,
+        "runtime.pull_every": 4,
+        "network.hidden": 32,
+        "network.lstm": 16,
+        # Atari: the deep torso on 84 x 84 frames alone would take a minute of CPU, and more threads
+        # than free cores far longer.
+        "env.image_size": 42,
+        "runtime.learner_threads": 1,
+        "runtime.num_learners": 1,
+        "sequence.burn_in": 4,
+        "sequence.length": 8,
+        "sequence.batch": 4,
+        "optimizer.warmup": 10.0,
+        "log_every": 5,
+        "evaluation.every": 2_000,
+        "evaluation.episodes": 2,
+        "evaluation.max_steps": 100,
+        "checkpoint.every": 2_000,
     },
 }
 
-_FIXED = {"behaviour.source": "fixed", "behaviour.inv_temperature": 1.0, "behaviour.scale": "raw"}  # tau = 1 as the paper means it
+# tau = 1 as the paper means it
+_FIXED = {"behaviour.source": "fixed", "behaviour.inv_temperature": 1.0, "behaviour.scale": "raw"}
 _CASA = {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1}
 # V-Trace alone, weighted as IMPALA weighs it; the clips are IMPALA's.
-_IMPALA = {**_FIXED, "loss.q": 0.0, "loss.policy": 1.0, "loss.value": 0.5, "loss.entropy": 0.01, "loss.rho_bar": 1.0, "loss.c_bar": 1.0}
+_IMPALA = {
+    **_FIXED,
+    "loss.q": 0.0,
+    "loss.policy": 1.0,
+    "loss.value": 0.5,
+    "loss.entropy": 0.01,
+    "loss.rho_bar": 1.0,
+    "loss.c_bar": 1.0,
+}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dice": ("the paper's agent: temperatures from the bandits' vote", {}),
     "baseline": ("tau = 1 always, no bandit", _FIXED),
-    "random": ("tau from the bandits' initial distribution, never adapted", {"behaviour.source": "distribution"}),
+    "random": (
+        "tau from the bandits' initial distribution, never adapted",
+        {"behaviour.source": "distribution"},
+    ),
     "entropy": ("dice with an entropy bonus of coefficient 1", {"loss.entropy": 1.0}),
     "casa": ("Q = A - E_pi[A] + V with DR-Trace, forward- and inverse-dynamics losses", _CASA),
-    "casa/no_stop_pi": ("casa with the gradient through pi in E_pi[A]", {**_CASA, "loss.stop_pi": False}),
+    "casa/no_stop_pi": (
+        "casa with the gradient through pi in E_pi[A]",
+        {**_CASA, "loss.stop_pi": False},
+    ),
     "casa/no_stop_v": ("casa with the gradient of Q through V", {**_CASA, "loss.stop_v": False}),
-    "casa/no_drtrace": ("casa with V-Trace for V, and Q in the place of V in DR-Trace's sum for Q", {**_CASA, "loss.estimator": "vtrace+qtrace"}),
-    "casa/random_scaling": ("casa with alpha and beta drawn anew for every sequence", {**_CASA, "loss.scaling": "random"}),
-    "casa/trainable_tau": ("casa with tau as a trained parameter, no bandit", {**_CASA, "behaviour.source": "trainable"}),
-    "casa/no_bva": ("casa with the bandits' initial distribution, never adapted", {**_CASA, "behaviour.source": "distribution"}),
-    "epsilon": ("dice over eps-greedy policies: the vote searches eps", {"behaviour.family": "epsilon"}),
-    "mixture": ("dice over w pi_tau1 + (1-w) pi_tau2: the vote searches tau1, tau2 and w", {"behaviour.family": "mixture"}),
-    "conditioned": ("dice with a network that is told tau: V and A of pi_tau itself", {"behaviour.family": "conditioned"}),
+    "casa/no_drtrace": (
+        "casa with V-Trace for V, and Q in the place of V in DR-Trace's sum for Q",
+        {**_CASA, "loss.estimator": "vtrace+qtrace"},
+    ),
+    "casa/random_scaling": (
+        "casa with alpha and beta drawn anew for every sequence",
+        {**_CASA, "loss.scaling": "random"},
+    ),
+    "casa/trainable_tau": (
+        "casa with tau as a trained parameter, no bandit",
+        {**_CASA, "behaviour.source": "trainable"},
+    ),
+    "casa/no_bva": (
+        "casa with the bandits' initial distribution, never adapted",
+        {**_CASA, "behaviour.source": "distribution"},
+    ),
+    "epsilon": (
+        "dice over eps-greedy policies: the vote searches eps",
+        {"behaviour.family": "epsilon"},
+    ),
+    "mixture": (
+        "dice over w pi_tau1 + (1-w) pi_tau2: the vote searches tau1, tau2 and w",
+        {"behaviour.family": "mixture"},
+    ),
+    "conditioned": (
+        "dice with a network that is told tau: V and A of pi_tau itself",
+        {"behaviour.family": "conditioned"},
+    ),
     "impala": ("V-Trace alone, tau = 1, entropy coefficient 0.01", _IMPALA),
     # Half of each batch, so twice the updates; LASER's own 7/8 would be eight times as many.
-    "laser": ("impala with half of each batch from a shared replay", {**_IMPALA, "collector.replay": 0.5}),
+    "laser": (
+        "impala with half of each batch from a shared replay",
+        {**_IMPALA, "collector.replay": 0.5},
+    ),
 }
 SYSTEMS = ("impala", "laser")  # what the paper compares itself with; also taken as presets
 
@@ -100,19 +197,27 @@ def characteristics(variant: str) -> dict[str, bool]:
     """The paper's three characteristics of a variant, from what it is made of."""
     config = override(Config(), VARIANTS[variant][1])
     diverse = config.behaviour.source in ("bandit", "distribution")
-    # Without a family of policies to choose from there is nothing to keep the objective from or to adapt (the paper's N/A).
-    return {"closed-form diversity": diverse, "objective-invariant": diverse and config.loss.entropy == 0,
-            "adaptive": config.behaviour.source == "bandit"}
+    # Without a family of policies to choose from there is nothing to keep the objective from or to
+    # adapt (the paper's N/A).
+    return {
+        "closed-form diversity": diverse,
+        "objective-invariant": diverse and config.loss.entropy == 0,
+        "adaptive": config.behaviour.source == "bandit",
+    }
 
 
 def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:
-    """A config from a preset and a variant; ``changes`` are fields, dots written as ``__`` or given as {"loss.q": 1}."""
+    """A config from a preset and a variant; ``changes`` are fields, dots written as ``__`` or given
+    as {"loss.q": 1}.
+    """
     if name in SYSTEMS and variant == "dice":
         name, variant = "paper", name
     if name not in PRESETS:
         raise ConfigError("preset", name, f"it can be {', '.join(PRESETS)}{nearest(name, PRESETS)}")
     if variant not in VARIANTS:
-        raise ConfigError("variant", variant, f"it can be {', '.join(VARIANTS)}{nearest(variant, VARIANTS)}")
+        raise ConfigError(
+            "variant", variant, f"it can be {', '.join(VARIANTS)}{nearest(variant, VARIANTS)}"
+        )
     fields = {"preset": name, "variant": variant, **PRESETS[name], **VARIANTS[variant][1]}
     return override(Config(), fields).replace(**changes)
 

@@ -1,4 +1,6 @@
-"""What a person sees while a run trains: a live panel on a terminal, a line now and then elsewhere."""
+"""What a person sees while a run trains: a live panel on a terminal, a line now and then
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from rich.table import Table
 def duration(seconds: float) -> str:
     seconds = int(max(0, seconds))
     hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
-    return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+    return (
+        f"{hours}h {minutes:02d}m"
+        if hours
+        else f"{minutes}m {rest:02d}s"
+        if minutes
+        else f"{rest}s"
+    )
 
 
 def number(value: Any, digits: int = 2) -> str:
@@ -26,13 +34,17 @@ def number(value: Any, digits: int = 2) -> str:
 
 
 def output() -> Console:
-    """Standard output for tables: wide where it is no terminal, so that a file holds whole lines."""
+    """Standard output for tables: wide where it is no terminal, so that a file holds whole
+    lines.
+    """
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 class Progress:
-    """``update`` as often as you like: it draws at most every half second, or prints at most every ten."""
+    """``update`` as often as you like: it draws at most every half second, or prints at most every
+    ten.
+    """
 
     def __init__(self, title: str, quiet: bool = False, stream: Any = None) -> None:
         self._console = Console(file=stream or sys.stderr)
@@ -60,14 +72,23 @@ class Progress:
         recent = values.get("recent_return")
         if recent is not None and (self._best is None or recent > self._best):
             self._best = recent
-        favoured = [(name.replace("inv_temperature", "1/tau").replace("_", " "), f"{low:.2f}–{high:.2f}")
-                    for name, (low, high) in values["favoured"]().items()]
+        favoured = [
+            (name.replace("inv_temperature", "1/tau").replace("_", " "), f"{low:.2f}–{high:.2f}")
+            for name, (low, high) in values["favoured"]().items()
+        ]
         cells = [
-            ("frames", f"{values['frames']:,} of {values['total_frames']:,}"), ("frames/s", number(rate, 0)), ("time left", left),
-            ("return, recent", number(recent)), ("best", number(self._best)), ("evaluation, best", number(values.get("best_evaluation"))),
-            ("entropy", number(values.get("entropy"), 3)), *((f"{name} favoured", text) for name, text in favoured),
-            ("policy lag", number(values.get("policy_lag"), 1)), ("updates", f"{values['updates']:,}"),
-            ("episodes", f"{values['episodes']:,}"), ("loss", number(values.get("loss"), 3)),
+            ("frames", f"{values['frames']:,} of {values['total_frames']:,}"),
+            ("frames/s", number(rate, 0)),
+            ("time left", left),
+            ("return, recent", number(recent)),
+            ("best", number(self._best)),
+            ("evaluation, best", number(values.get("best_evaluation"))),
+            ("entropy", number(values.get("entropy"), 3)),
+            *((f"{name} favoured", text) for name, text in favoured),
+            ("policy lag", number(values.get("policy_lag"), 1)),
+            ("updates", f"{values['updates']:,}"),
+            ("episodes", f"{values['episodes']:,}"),
+            ("loss", number(values.get("loss"), 3)),
         ]
         if not self._console.is_terminal:
             self.say("  ".join(f"{name} {value}" for name, value in cells))
@@ -79,7 +100,12 @@ class Progress:
         for i in range(0, len(cells), 3):
             grid.add_row(*[part for cell in cells[i : i + 3] for part in cell])
         outer = Table.grid(expand=True)
-        outer.add_row(ProgressBar(total=values["total_frames"], completed=min(values["frames"], values["total_frames"])))
+        outer.add_row(
+            ProgressBar(
+                total=values["total_frames"],
+                completed=min(values["frames"], values["total_frames"]),
+            )
+        )
         outer.add_row(grid)
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
@@ -93,22 +119,36 @@ class Progress:
 
 
 class Bar:
-    """So many of so many, with a word about it: a bar on a terminal, a line every ten seconds elsewhere."""
+    """So many of so many, with a word about it: a bar on a terminal, a line every ten seconds
+    elsewhere.
+    """
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
         self._title, self._total, self._quiet = title, total, quiet
         self._said = time.monotonic()
         self._bar = columns.Progress(
-            columns.TextColumn("{task.description}"), columns.BarColumn(), columns.MofNCompleteColumn(), columns.TextColumn("{task.fields[word]}"),
-            columns.TimeElapsedColumn(), console=self._console, transient=True, disable=quiet or not self._console.is_terminal)
+            columns.TextColumn("{task.description}"),
+            columns.BarColumn(),
+            columns.MofNCompleteColumn(),
+            columns.TextColumn("{task.fields[word]}"),
+            columns.TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
         self._task = self._bar.add_task(title, total=total, word="")
 
     def update(self, done: int, word: str) -> None:
         self._bar.update(self._task, completed=done, word=word)
         if not self._quiet and self._bar.disable and time.monotonic() - self._said > 10.0:
             self._said = time.monotonic()
-            self._console.print(f"{self._title}: {done} of {self._total}, {word}", highlight=False, markup=False, soft_wrap=True)
+            self._console.print(
+                f"{self._title}: {done} of {self._total}, {word}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
 
     def __enter__(self) -> Bar:
         self._bar.start()

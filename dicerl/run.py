@@ -19,7 +19,9 @@ HOLD_SECONDS = 0.5  # in which a lock must be had
 
 
 class Run:
-    """``runs/<name>/``. Made by ``create`` (new) or ``open`` (existing); ``lock`` before writing."""
+    """``runs/<name>/``. Made by ``create`` (new) or ``open`` (existing); ``lock`` before
+    writing.
+    """
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory, self.config = directory, config
@@ -32,11 +34,17 @@ class Run:
         if config.run_dir:
             directory = Path(config.run_dir)
             if (directory / "config.json").exists():
-                raise DicerlError(f"run_dir {directory} already holds a run; continue it with: dicerl resume {directory}, or name another")
+                raise DicerlError(
+                    f"run_dir {directory} already holds a run; continue it with: dicerl resume"
+                    f" {directory}, or name another"
+                )
             if directory.exists() and not directory.is_dir():
                 raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
-            if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):  # a lock alone: a start that failed
-                raise DicerlError(f"run_dir {directory} is not empty and holds no run; name another directory")
+            # a lock alone: a start that failed
+            if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):
+                raise DicerlError(
+                    f"run_dir {directory} is not empty and holds no run; name another directory"
+                )
             try:
                 directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -49,7 +57,8 @@ class Run:
         try:
             path.write_text(json.dumps(config.to_dict(), indent=1) + "\n")
         except OSError as error:
-            path.unlink(missing_ok=True)  # half of it would be a run that can be neither resumed nor trained
+            # half of it would be a run that can be neither resumed nor trained
+            path.unlink(missing_ok=True)
             raise DicerlError(f"{path} could not be written: {error.strerror}") from None
         return run
 
@@ -69,7 +78,10 @@ class Run:
         """Held until this process ends, however it ends."""
         self._lock = hold(self.directory / "run.lock")
         if self._lock is None:
-            raise DicerlError(f"{self.directory} is in use by another process; wait for it or name another run_dir")
+            raise DicerlError(
+                f"{self.directory} is in use by another process; wait for it or name another"
+                " run_dir"
+            )
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -80,29 +92,43 @@ class Run:
         return checkpoint.newest(self.directory, say)
 
     def checkpoint(self, which: str = "newest", say: Any = lambda line: None) -> Path:
-        """``newest`` whole one, ``best`` (the first after the best evaluation), or the one with that number of updates."""
+        """``newest`` whole one, ``best`` (the first after the best evaluation), or the one with
+        that number of updates.
+        """
         newest, state = self.newest_checkpoint(say)
         if which == "newest":
             return newest
         if which == "best":
             if state["best_checkpoint"] is None:
-                raise ConfigError("checkpoint", which, f"{self.directory} had no evaluation yet; it can be newest or a number")
+                raise ConfigError(
+                    "checkpoint",
+                    which,
+                    f"{self.directory} had no evaluation yet; it can be newest or a number",
+                )
             which = str(state["best_checkpoint"])
         there = {path.name: path for path in checkpoint.checkpoints_of(self.directory)}
         if which not in there:
-            raise ConfigError("checkpoint", which, f"{self.directory} has {', '.join(there)}; it can be best, newest or one of these")
+            raise ConfigError(
+                "checkpoint",
+                which,
+                f"{self.directory} has {', '.join(there)}; it can be best, newest or one of these",
+            )
         return there[which]
 
 
 def hold(path: Path) -> IO[str] | None:
-    """The file, locked until it is closed or this process ends; None where another process has it."""
+    """The file, locked until it is closed or this process ends; None where another process
+    has it.
+    """
     file = path.open("w")
     end = time.monotonic() + HOLD_SECONDS
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
-        except OSError:  # in_use takes the lock for a moment: more than one try, and not in step with who looks regularly
+        # in_use takes the lock for a moment: more than one try, and not in step with who looks
+        # regularly
+        except OSError:
             if time.monotonic() > end:
                 file.close()
                 return None
@@ -123,17 +149,24 @@ def in_use(directory: Path) -> bool:
 
 def run_name(config: Config) -> str:
     """<env>-<variant>-<seed>, as one directory's name."""
-    words = (re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run" for word in (config.env.id, config.variant))
+    words = (
+        re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run"
+        for word in (config.env.id, config.variant)
+    )
     return "-".join([*words, str(config.seed)])
 
 
 def software() -> dict[str, str]:
-    """What code a run was made with: the version, and the commit where the package stands in its own git repository."""
+    """What code a run was made with: the version, and the commit where the package stands in its
+    own git repository.
+    """
     package = Path(__file__).resolve().parent
 
     def git(*args: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(package), *args]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
         if Path(git("rev-parse", "--show-toplevel")) != package.parent:
@@ -145,7 +178,9 @@ def software() -> dict[str, str]:
 
 
 def _fresh_directory(config: Config) -> Path:
-    """runs/<env>-<variant>-<seed>, with -2, -3, ... where that is taken; mkdir decides, so two runs never share one."""
+    """runs/<env>-<variant>-<seed>, with -2, -3, ... where that is taken; mkdir decides, so two runs
+    never share one.
+    """
     for attempt in range(1, 10_000):
         directory = Path("runs") / (run_name(config) + (f"-{attempt}" if attempt > 1 else ""))
         try:
@@ -154,5 +189,7 @@ def _fresh_directory(config: Config) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise DicerlError(f"{directory} cannot be made: {error.strerror}; name another place with --run-dir") from None
+            raise DicerlError(
+                f"{directory} cannot be made: {error.strerror}; name another place with --run-dir"
+            ) from None
     raise DicerlError("runs/ holds ten thousand runs of that name; name one with --run-dir")

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 # The first key of each stream; the rest tells its users apart (actor, incarnation, updates, ...).
-STREAMS = ("network", "actor", "environment", "bandit", "evaluation", "statistics", "scaling", "replay", "evaluate")
+STREAMS = (
+    "network",
+    "actor",
+    "environment",
+    "bandit",
+    "evaluation",
+    "statistics",
+    "scaling",
+    "replay",
+    "evaluate",
+)
 
 
 def stream(seed: int, name: str, *keys: int) -> np.random.SeedSequence:

@@ -1,13 +1,13 @@
 """The trajectory schema, once: what an actor records, a collector holds and a learner reads.
 
 A window holds L = burn_in + T + 1 steps of one environment's stream; its last step is the bootstrap
-(observation and action only), which is step T's successor. Windows follow each other with stride T, so each
-step is trained in exactly one window and is burn-in for the next. Before a stream's first step the window is
-padded with steps that are not valid.
+(observation and action only), which is step T's successor. Windows follow each other with stride T,
+so each step is trained in exactly one window and is burn-in for the next. Before a stream's first
+step the window is padded with steps that are not valid.
 
-Episode ends live in ``discount`` (0 where the step terminated) and ``valid`` (0 on the reset step that follows
-a last step). The first observation of an episode is the one after a step that is not valid: there the
-recurrent state is zero.
+Episode ends live in ``discount`` (0 where the step terminated) and ``valid`` (0 on the reset step
+that follows a last step). The first observation of an episode is the one after a step that is not
+valid: there the recurrent state is zero.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
         "discount": Field((), f32),  # gamma, or 0 where the step terminated the episode
         "valid": Field((), flag),  # 0: a reset step or padding, no data
         "log_prob": Field((), f32),  # log mu(a_t|s_t) of the policy that acted
-        **{name: Field((), f32) for name in PARAMETERS[config.behaviour.family]},  # of the episode: inv_temperature, 1/tau, or its family's own
+        # of the episode: inv_temperature, 1/tau, or its family's own
+        **{name: Field((), f32) for name in PARAMETERS[config.behaviour.family]},
         "scale": Field((), f32),  # A is measured in units of this (1 where behaviour.scale is raw)
         "version": Field((), i64),  # learner updates behind the parameters that acted
-        "state": Field((2, config.network.lstm), f32, per_step=False),  # (h, c) before the window's first step
-        "last_action": Field((), i64, per_step=False),  # before the window's first step; -1 at an episode's start
+        # (h, c) before the window's first step
+        "state": Field((2, config.network.lstm), f32, per_step=False),
+        # before the window's first step; -1 at an episode's start
+        "last_action": Field((), i64, per_step=False),
         "last_reward": Field((), f32, per_step=False),
-        "stream": Field((3,), i64, per_step=False),  # actor incarnation, environment, number of the window in its stream
+        # actor incarnation, environment, number of the window in its stream
+        "stream": Field((3,), i64, per_step=False),
         "created": Field((), np.dtype(np.float64), per_step=False),  # time the window was complete
     }
 
@@ -58,13 +62,21 @@ def window_length(config: Config) -> int:
 
 
 def allocate(fields: Schema, length: int, count: int) -> Arrays:
-    """Zeros for ``count`` windows side by side, time-major: [L, count, ...], or [count, ...] where not per step."""
-    return {n: np.zeros(((length, count) if f.per_step else (count,)) + f.shape, f.dtype) for n, f in fields.items()}
+    """Zeros for ``count`` windows side by side, time-major: [L, count, ...], or [count, ...] where
+    not per step.
+    """
+    return {
+        n: np.zeros(((length, count) if f.per_step else (count,)) + f.shape, f.dtype)
+        for n, f in fields.items()
+    }
 
 
 def window_bytes(fields: Schema, length: int) -> int:
     """Memory of one window."""
-    return sum(int(np.prod(f.shape, dtype=np.int64)) * f.dtype.itemsize * (length if f.per_step else 1) for f in fields.values())
+    return sum(
+        int(np.prod(f.shape, dtype=np.int64)) * f.dtype.itemsize * (length if f.per_step else 1)
+        for f in fields.values()
+    )
 
 
 class Store:
@@ -102,4 +114,7 @@ class Store:
 
     def read(self, slots: list[int]) -> Arrays:
         """A batch, copied out: [L, B, ...], or [B, ...] for what a window has once."""
-        return {n: np.take(self.arrays[n], slots, axis=1 if f.per_step else 0) for n, f in self.fields.items()}
+        return {
+            n: np.take(self.arrays[n], slots, axis=1 if f.per_step else 0)
+            for n, f in self.fields.items()
+        }

@@ -1,4 +1,6 @@
-"""Where the time goes: seconds by name, told as fractions of the time that passed. What is timed inside another is not the other's."""
+"""Where the time goes: seconds by name, told as fractions of the time that passed. What is timed
+inside another is not the other's.
+"""
 
 from __future__ import annotations
 

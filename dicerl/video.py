@@ -1,4 +1,6 @@
-"""A video of one episode: the game's own picture, and beside it a strip with the return so far, V, the temperature and pi(.|s)."""
+"""A video of one episode: the game's own picture, and beside it a strip with the return so far, V,
+the temperature and pi(.|s).
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ from dicerl.envs import FilmedEnv
 from dicerl.errors import DicerlError
 from dicerl.evaluator import Step
 
-SMALLEST = 200  # a picture lower than this many pixels is enlarged by a whole factor; Atari's 210 is not
+# a picture lower than this many pixels is enlarged by a whole factor; Atari's 210 is not
+SMALLEST = 200
 STRIP = 160, 210  # width and height of the strip's layout; it is drawn at the picture's height
 BACKGROUND, DIM, LIGHT, WHITE = (17, 19, 24), (140, 146, 158), (205, 209, 216), (255, 255, 255)
-TRACK, CHOSEN, OTHER = (38, 42, 51), (230, 159, 0), (86, 180, 233)  # orange and sky blue: told apart by colour-blind eyes too
+# orange and sky blue: told apart by colour-blind eyes too
+TRACK, CHOSEN, OTHER = (38, 42, 51), (230, 159, 0), (86, 180, 233)
 
 
 class Strip:
@@ -38,7 +42,9 @@ class Strip:
         self._left = 84.0 if self._named else 7.0
         self._room = STRIP[0] - 7 - self._left
         self._label = ImageFont.load_default(min(9.0, self._row + 1.0) * self.unit)
-        self._small, self._large = (ImageFont.load_default(size * self.unit) for size in (9.0, 18.0))
+        self._small, self._large = (
+            ImageFont.load_default(size * self.unit) for size in (9.0, 18.0)
+        )
         self._middle = ImageFont.load_default(12.0 * self.unit)
         self._title, self._temperature = caption(behaviour)
         self._blank = self._frame()
@@ -47,19 +53,25 @@ class Strip:
         return tuple(x * self.unit for x in numbers)
 
     def _frame(self) -> Image.Image:
-        """What stays the same all episode: titles, the temperature, action names and the bars' tracks."""
+        """What stays the same all episode: titles, the temperature, action names and the bars'
+        tracks.
+        """
         image = Image.new("RGB", (self.width, self.height), BACKGROUND)
         draw = ImageDraw.Draw(image)
         for x, title in ((7, "return"), (64, "V"), (108, self._title)):
             draw.text(self._at(x, 4), title, DIM, self._small)
         if "\n" in self._temperature:
-            draw.multiline_text(self._at(108, 15), self._temperature, WHITE, self._small, spacing=self.unit)
+            draw.multiline_text(
+                self._at(108, 15), self._temperature, WHITE, self._small, spacing=self.unit
+            )
         else:
             draw.text(self._at(108, 34), self._temperature, WHITE, self._middle, anchor="ls")
         for i, name in enumerate(self._names):
             y = self._top + i * self._row
             if self._named:
-                draw.text(self._at(7, y + self._row / 2 - 0.5), name, LIGHT, self._label, anchor="lm")
+                draw.text(
+                    self._at(7, y + self._row / 2 - 0.5), name, LIGHT, self._label, anchor="lm"
+                )
             draw.rectangle(self._bar(i, 1.0), TRACK)
         return image
 
@@ -69,7 +81,9 @@ class Strip:
         bottom = max(y + gap, y + self._row - gap - 1 / self.unit)
         return self._at(self._left, y + gap, self._left + self._room * length, bottom)
 
-    def draw(self, episode_return: float, value: float, probabilities: np.ndarray, action: int | None) -> np.ndarray:
+    def draw(
+        self, episode_return: float, value: float, probabilities: np.ndarray, action: int | None
+    ) -> np.ndarray:
         """[height, width, 3]; the chosen action's bar is orange."""
         image = self._blank.copy()
         draw = ImageDraw.Draw(image)
@@ -80,19 +94,29 @@ class Strip:
         for i, probability in enumerate(probabilities.tolist()):
             if i == action or probability * self._room * self.unit >= 0.5:
                 least = 2 / self._room if i == action else 0.0  # an unlikely choice is seen too
-                draw.rectangle(self._bar(i, max(probability, least)), CHOSEN if i == action else OTHER)
+                draw.rectangle(
+                    self._bar(i, max(probability, least)), CHOSEN if i == action else OTHER
+                )
         return np.asarray(image)
 
 
 def caption(behaviour: dict[str, float]) -> tuple[str, str]:
-    """(title, text) of an episode's temperature, or of what its family has in its place; greedy where it has nothing."""
+    """(title, text) of an episode's temperature, or of what its family has in its place; greedy
+    where it has nothing.
+    """
     if not behaviour:
         return "1/tau", "greedy"
     if "epsilon" in behaviour:
         return "epsilon", f"{behaviour['epsilon']:.3f}"
     if "weight_low" in behaviour:
         weight = behaviour["weight_low"]
-        return "1/tau, weight", f"{behaviour['inv_temperature_low']:.1f}, {weight:.2f}\n{behaviour['inv_temperature_high']:.1f}, {1 - weight:.2f}"
+        return (
+            "1/tau, weight",
+            (
+                f"{behaviour['inv_temperature_low']:.1f},"
+                f" {weight:.2f}\n{behaviour['inv_temperature_high']:.1f}, {1 - weight:.2f}"
+            ),
+        )
     return "1/tau", short(behaviour["inv_temperature"])
 
 
@@ -102,17 +126,27 @@ def short(value: float, digits: int = 2) -> str:
         return str(value)
     if value == round(value):
         return f"{value:.0f}" if abs(value) < 1e6 else f"{value:.3g}"
-    return f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.1f}" if abs(value) < 1e5 else f"{value:.3g}"
+    return (
+        f"{value:.{digits}f}"
+        if abs(value) < 100
+        else f"{value:.1f}"
+        if abs(value) < 1e5
+        else f"{value:.3g}"
+    )
 
 
 class Film:
-    """Give ``watch`` to ``evaluator.play``: it writes environment 0's episode. Leave the ``with`` block and the file stands, or nothing does.
+    """Give ``watch`` to ``evaluator.play``: it writes environment 0's episode. Leave the ``with``
+    block and the file stands, or nothing does.
 
-    ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or what its family has; empty for a greedy one.
-    Beside ``x.mp4`` stands ``x.json``: the episode's return, actions and rewards, enough to play it again.
+    ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or what its family has; empty
+    for a greedy one. Beside ``x.mp4`` stands ``x.json``: the episode's return, actions and rewards,
+    enough to play it again.
     """
 
-    def __init__(self, path: Path, env: FilmedEnv, behaviour: dict[str, float], about: dict[str, Any]) -> None:
+    def __init__(
+        self, path: Path, env: FilmedEnv, behaviour: dict[str, float], about: dict[str, Any]
+    ) -> None:
         self.path, self._env, self._behaviour, self._about = path, env, behaviour, about
         self._actions: list[int] = []
         self._rewards: list[float] = []
@@ -148,29 +182,53 @@ class Film:
         height, width = enlarge(picture).shape[:2]
         self._strip = Strip(height, self._env.action_names, self._behaviour)
         self._writer = imageio_ffmpeg.write_frames(
-            str(self._temporary), (width + self._strip.width, height), fps=self._env.fps, codec="libx264", quality=None, macro_block_size=1,
+            str(self._temporary),
+            (width + self._strip.width, height),
+            fps=self._env.fps,
+            codec="libx264",
+            quality=None,
+            macro_block_size=1,
             # crf 16: text stays sharp; faststart: a browser plays it while it loads.
-            output_params=["-crf", "16", "-preset", "veryfast", "-movflags", "+faststart"], ffmpeg_log_level="error")
+            output_params=["-crf", "16", "-preset", "veryfast", "-movflags", "+faststart"],
+            ffmpeg_log_level="error",
+        )
         self._writer.send(None)
 
-    def _write(self, pictures: list[np.ndarray], episode_return: float, value: float, probabilities: np.ndarray, action: int | None) -> None:
+    def _write(
+        self,
+        pictures: list[np.ndarray],
+        episode_return: float,
+        value: float,
+        probabilities: np.ndarray,
+        action: int | None,
+    ) -> None:
         assert self._strip is not None
         assert self._writer is not None
         strip = self._strip.draw(episode_return, value, probabilities, action)
         for picture in pictures:
             try:
-                self._writer.send(np.ascontiguousarray(np.concatenate([enlarge(picture), strip], axis=1)))
+                self._writer.send(
+                    np.ascontiguousarray(np.concatenate([enlarge(picture), strip], axis=1))
+                )
             except OSError:
                 raise self._failed() from None
             self._frames += 1
 
     def _failed(self) -> DicerlError:
-        return DicerlError(f"video {self.path} could not be written: ffmpeg stopped after {self._frames} pictures (is the disk full?)")
+        return DicerlError(
+            f"video {self.path} could not be written: ffmpeg stopped after {self._frames} pictures"
+            " (is the disk full?)"
+        )
 
     def __enter__(self) -> Film:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -190,8 +248,15 @@ class Film:
             raise self._failed()
         self._temporary.replace(self.path)
         sidecar = {
-            **self._about, "start": self._env.start, "return": self._return, "ended": self._over, "steps": len(self._actions),
-            "frames": self._frames, "fps": self._env.fps, "actions": self._actions, "rewards": self._rewards,
+            **self._about,
+            "start": self._env.start,
+            "return": self._return,
+            "ended": self._over,
+            "steps": len(self._actions),
+            "frames": self._frames,
+            "fps": self._env.fps,
+            "actions": self._actions,
+            "rewards": self._rewards,
         }
         self.path.with_suffix(".json").write_text(json.dumps(sidecar) + "\n")
 
@@ -202,7 +267,11 @@ def enlarge(picture: np.ndarray) -> np.ndarray:
     if factor > 1:
         picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
     height, width = picture.shape[:2]
-    return np.pad(picture, ((0, _even(height) - height), (0, _even(width) - width), (0, 0))) if height % 2 or width % 2 else picture
+    return (
+        np.pad(picture, ((0, _even(height) - height), (0, _even(width) - width), (0, 0)))
+        if height % 2 or width % 2
+        else picture
+    )
 
 
 def _even(size: int) -> int:

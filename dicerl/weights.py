@@ -1,7 +1,8 @@
 """A network's parameters and buffers as one vector, and what training keeps beside it.
 
-Copying, publishing and training a network are then one operation each instead of one for every tensor, which for a small network costs
-more than the arithmetic. Several learners may train one set of weights in memory that they share.
+Copying, publishing and training a network are then one operation each instead of one for every
+tensor, which for a small network costs more than the arithmetic. Several learners may train one set
+of weights in memory that they share.
 """
 
 from __future__ import annotations
@@ -23,15 +24,21 @@ Layout = dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]  # name: (offse
 
 
 def layout(network: nn.Module) -> tuple[Layout, int, int]:
-    """Where each tensor lies in the vector, parameters first; how many entries the parameters take, and how many there are.
+    """Where each tensor lies in the vector, parameters first; how many entries the parameters take,
+    and how many there are.
 
-    Kernels of convolutions lie channels last, as they are used."""
+    Kernels of convolutions lie channels last, as they are used.
+    """
     places: Layout = {}
     end = 0
 
     def place(name: str, x: Tensor) -> None:
         nonlocal end
-        like = torch.empty(x.shape, device="meta", memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
+        like = torch.empty(
+            x.shape,
+            device="meta",
+            memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format,
+        )
         places[name] = end, tuple(x.shape), like.stride()
         end += -(-x.numel() // ALIGNED) * ALIGNED
 
@@ -44,7 +51,9 @@ def layout(network: nn.Module) -> tuple[Layout, int, int]:
 
 
 def flatten(network: nn.Module) -> tuple[Tensor, Layout, int]:
-    """Move parameters and buffers into one new vector: (the vector, its layout, how many of its entries are parameters)."""
+    """Move parameters and buffers into one new vector: (the vector, its layout, how many of its
+    entries are parameters).
+    """
     places, trained, size = layout(network)
     flat = torch.zeros(size, device=next(network.parameters()).device)
     adopt(network, flat, places)
@@ -67,7 +76,9 @@ def view(flat: Tensor, places: Layout, name: str) -> Tensor:
 
 
 class Turn:
-    """A lock for processes, without a name that could outlive them: a byte in a pipe, which whoever has read it holds."""
+    """A lock for processes, without a name that could outlive them: a byte in a pipe, which whoever
+    has read it holds.
+    """
 
     def __init__(self) -> None:
         self._get: Connection
@@ -78,12 +89,19 @@ class Turn:
     def __enter__(self) -> None:
         os.read(self._get.fileno(), 1)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         os.write(self._put.fileno(), b".")
 
 
 class Weights:
-    """What training changes: the vector of a network, AdamW's moments of its parameters and its steps, and how far training has come."""
+    """What training changes: the vector of a network, AdamW's moments of its parameters and its
+    steps, and how far training has come.
+    """
 
     def __init__(self, flat: Tensor, places: Layout, trained: int, shared: bool = False) -> None:
         self.flat, self.places = flat, places
@@ -131,13 +149,19 @@ class Weights:
         tensors = {}
         for name, (offset, _, _) in self.places.items():
             if offset < self.moments.shape[1]:
-                tensors |= {f"{name}/step": self.adam_steps, f"{name}/exp_avg": view(self.moments[0], self.places, name),
-                            f"{name}/exp_avg_sq": view(self.moments[1], self.places, name)}
+                tensors |= {
+                    f"{name}/step": self.adam_steps,
+                    f"{name}/exp_avg": view(self.moments[0], self.places, name),
+                    f"{name}/exp_avg_sq": view(self.moments[1], self.places, name),
+                }
         return tensors
 
     def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
         """The inverse; a checkpoint from before the first update may hold none."""
         for name, x in self.optimizer_tensors().items() if tensors else ():
             if name not in tensors or tensors[name].shape != x.shape:
-                raise CheckpointError(f"the checkpoint's optimizer has no {name} of shape {tuple(x.shape)}: it is not of this network")
+                raise CheckpointError(
+                    f"the checkpoint's optimizer has no {name} of shape {tuple(x.shape)}: it is not"
+                    " of this network"
+                )
             x.copy_(tensors[name])

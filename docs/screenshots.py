@@ -1,4 +1,6 @@
-"""The pictures of the docs, from real runs: ``python docs/screenshots.py RUNS_DIR`` (needs chromium and chromedriver)."""
+"""The pictures of the docs, from real runs: ``python docs/screenshots.py RUNS_DIR`` (needs chromium
+and chromedriver).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from dicerl.report.dashboard import make_server  # noqa: E402
 from dicerl.report.data import find_runs  # noqa: E402
 from dicerl.report.report import write_report  # noqa: E402
 
-READY = "const all = [...document.querySelectorAll('.card')]; return all.length > 0 && all.every(c => c.card.drawn === c.card.wanted)"
+READY = (
+    "const all = [...document.querySelectorAll('.card')]; return all.length > 0 && all.every(c =>"
+    " c.card.drawn === c.card.wanted)"
+)
 
 
 def shoot(address: str, path: Path, width: int, height: int, dark: bool = False) -> None:

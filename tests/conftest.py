@@ -10,7 +10,9 @@ from runs import trained_runs
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """Four short real runs, two variants and two seeds: dice-0, dice-1, baseline-0, baseline-1. Not to be changed."""
+    """Four short real runs, two variants and two seeds: dice-0, dice-1, baseline-0, baseline-1. Not
+    to be changed.
+    """
     return trained_runs(tmp_path_factory.mktemp("trained"))
 
 

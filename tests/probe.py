@@ -1,8 +1,10 @@
-"""For the plumbing tests: an environment whose stream can be told in advance, and a recorder of all the learner is given.
+"""For the plumbing tests: an environment whose stream can be told in advance, and a recorder of all
+the learner is given.
 
-In the ``process`` runtime the environment lives in the actors and the recorder in the learner, so both are found by
-import in the children, and the recorder writes files: ``<update>.npz`` with the batch, ``<update>.npy`` with the flat
-parameters of that version (those the learner has before it trains that batch; 0 is the initial version).
+In the ``process`` runtime the environment lives in the actors and the recorder in the learner, so
+both are found by import in the children, and the recorder writes files: ``<update>.npz`` with the
+batch, ``<update>.npy`` with the flat parameters of that version (those the learner has before it
+trains that batch; 0 is the initial version).
 """
 
 from __future__ import annotations
@@ -27,13 +29,26 @@ from dicerl.networks import Network
 from dicerl.presets import preset
 from dicerl.sequence import allocate, schema, window_length
 
-PER_STEP = ("observation", "action", "reward", "discount", "valid", "log_prob", "inv_temperature", "scale", "version")
-BEHAVIOUR = tuple(sorted({name for names in PARAMETERS.values() for name in names} - {"inv_temperature"}))  # of the other families
+PER_STEP = (
+    "observation",
+    "action",
+    "reward",
+    "discount",
+    "valid",
+    "log_prob",
+    "inv_temperature",
+    "scale",
+    "version",
+)
+# of the other families
+BEHAVIOUR = tuple(
+    sorted({name for names in PARAMETERS.values() for name in names} - {"inv_temperature"})
+)
 PER_WINDOW = ("state", "last_action", "last_reward", "stream", "created")
 WAIT = 90.0  # seconds for the actors to come up
 
 
-# --- the environment ----------------------------------------------------------------------------------------------------------------
+# --- the environment ------------------------------------------------------------------------------
 
 
 def episode_length(identity: float, episode: float) -> int:
@@ -42,7 +57,9 @@ def episode_length(identity: float, episode: float) -> int:
 
 
 class Traced(Counting):
-    """Counting that also shows the last action, with episode lengths that follow from identity and episode."""
+    """Counting that also shows the last action, with episode lengths that follow from identity and
+    episode.
+    """
 
     observation_space = Box(-np.inf, np.inf, (4,), np.float32)
 
@@ -51,7 +68,9 @@ class Traced(Counting):
         super().__init__()
         self._stepped = stepped
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         self._action = -1
         observation, info = super().reset(seed=seed)
         self._last = episode_length(self._identity, self._episode)
@@ -69,7 +88,9 @@ class Traced(Counting):
 
 
 def expected_stream(identity: float, actions: np.ndarray, gamma: float) -> dict[str, np.ndarray]:
-    """What ``Traced`` must give when these actions are taken, one row a step, reset steps included."""
+    """What ``Traced`` must give when these actions are taken, one row a step, reset steps
+    included.
+    """
     rows: dict[str, list[Any]] = {n: [] for n in ("observation", "reward", "discount", "valid")}
     episode = step = 0
     last_action = -1
@@ -80,9 +101,15 @@ def expected_stream(identity: float, actions: np.ndarray, gamma: float) -> dict[
         rows["observation"].append((identity, episode, step, last_action))
         rows["valid"].append(not ended)
         rows["reward"].append(0.0 if ended else step + 1.0)
-        rows["discount"].append(0.0 if last and episode % 2 == 0 else gamma)  # even episodes terminate, odd ones are truncated
+        # even episodes terminate, odd ones are truncated
+        rows["discount"].append(0.0 if last and episode % 2 == 0 else gamma)
         episode, step, last_action = (episode + 1, 0, -1) if ended else (episode, step + 1, action)
-    kinds = {"observation": np.float32, "reward": np.float32, "discount": np.float32, "valid": np.bool_}
+    kinds = {
+        "observation": np.float32,
+        "reward": np.float32,
+        "discount": np.float32,
+        "valid": np.bool_,
+    }
     return {n: np.array(r, kinds[n]) for n, r in rows.items()}
 
 
@@ -113,15 +140,16 @@ def load_flat_state(network: Network, flat: torch.Tensor) -> None:
     network.flat.copy_(flat)
 
 
-# --- the recorder -------------------------------------------------------------------------------------------------------------------
+# --- the recorder ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Recorder:
     """An ``on_batch`` that keeps every batch and every version of the parameters.
 
-    ``players``: the first batch is held back until this many processes have stepped environments, so that a quick actor
-    cannot finish a short run alone. The collector is full by then: the actors wait.
+    ``players``: the first batch is held back until this many processes have stepped environments,
+    so that a quick actor cannot finish a short run alone. The collector is full by then: the actors
+    wait.
     """
 
     directory: Path
@@ -153,7 +181,7 @@ def load_parameters(directory: Path) -> dict[int, torch.Tensor]:
     return {int(p.stem): torch.from_numpy(np.load(p)) for p in sorted(directory.glob("*.npy"))}
 
 
-# --- streams ------------------------------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -168,7 +196,10 @@ Key = tuple[int, int]  # actor incarnation, environment
 def split(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """The sequences of a batch."""
     per_step = [n for n in (*PER_STEP, *BEHAVIOUR) if n in batch]  # a family has its own parameters
-    return [{**{n: batch[n][:, i] for n in per_step}, **{n: batch[n][i] for n in PER_WINDOW}} for i in range(batch["valid"].shape[1])]
+    return [
+        {**{n: batch[n][:, i] for n in per_step}, **{n: batch[n][i] for n in PER_WINDOW}}
+        for i in range(batch["valid"].shape[1])
+    ]
 
 
 def collect(batches: list[dict[str, np.ndarray]]) -> dict[Key, dict[int, Window]]:
@@ -179,15 +210,23 @@ def collect(batches: list[dict[str, np.ndarray]]) -> dict[Key, dict[int, Window]
             incarnation, env, number = fields["stream"].tolist()
             window = streams.setdefault((incarnation, env), {}).setdefault(number, Window(fields))
             for name, value in fields.items():
-                assert np.array_equal(value, window.fields[name], equal_nan=True), f"{name} of {fields['stream']} changed between two uses"
+                assert np.array_equal(value, window.fields[name], equal_nan=True), (
+                    f"{name} of {fields['stream']} changed between two uses"
+                )
             window.updates.append(int(batch["updates"]))
     return streams
 
 
 def rows(windows: dict[int, Window], burn_in: int) -> dict[str, np.ndarray]:
-    """The trained steps of windows 0, 1, ... one after the other, then the bootstrap step of the last."""
+    """The trained steps of windows 0, 1, ... one after the other, then the bootstrap step of the
+    last.
+    """
     ordered = [windows[k].fields for k in range(len(windows))]
-    return {n: np.concatenate([*(w[n][burn_in:-1] for w in ordered), ordered[-1][n][-1:]]) for n in ordered[0] if n not in PER_WINDOW}
+    return {
+        n: np.concatenate([*(w[n][burn_in:-1] for w in ordered), ordered[-1][n][-1:]])
+        for n in ordered[0]
+        if n not in PER_WINDOW
+    }
 
 
 class Networks:
@@ -219,28 +258,50 @@ def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
     state, fresh = networks[int(stream["version"][0])].initial_state(1), True
     states, advantages, scales, trained = [], [], [], []
     told = stream.get("inv_temperature", stream["scale"])  # only a conditioned network looks at it
-    for observation, version, valid, inv in zip(stream["observation"], stream["version"].tolist(), stream["valid"], told, strict=True):
+    for observation, version, valid, inv in zip(
+        stream["observation"], stream["version"].tolist(), stream["valid"], told, strict=True
+    ):
         network = networks[version]
         if fresh:
             state = torch.zeros_like(state)
         states.append(state[:, 0].numpy().copy())
-        out = network.unroll(torch.from_numpy(observation)[None, None], state, None, inv_temperature=torch.tensor([[float(inv)]]))
+        out = network.unroll(
+            torch.from_numpy(observation)[None, None],
+            state,
+            None,
+            inv_temperature=torch.tensor([[float(inv)]]),
+        )
         advantages.append(out.advantage[0, 0].numpy())
         scales.append(float(network.advantage_scale))
-        trained.append(math.nan if network.log_inv_temperature is None else network.log_inv_temperature.exp().item())
+        trained.append(
+            math.nan
+            if network.log_inv_temperature is None
+            else network.log_inv_temperature.exp().item()
+        )
         state, fresh = out.state, not valid
     return Replay(np.stack(states), np.stack(advantages), np.array(scales), np.array(trained))
 
 
-# --- batches that no actor made -----------------------------------------------------------------------------------------------------
+# --- batches that no actor made -------------------------------------------------------------------
 
 ACTIONS = 3
 
 
 def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str, np.ndarray]]:
-    """A learner and a batch of random content [11, 3]: a padded window, terminations and a truncation in burn-in and after it."""
-    config = preset("debug", **{
-        "network.hidden": 12, "network.lstm": 7, "sequence.burn_in": 4, "sequence.length": 6, "sequence.batch": 3, **changes})
+    """A learner and a batch of random content [11, 3]: a padded window, terminations and a
+    truncation in burn-in and after it.
+    """
+    config = preset(
+        "debug",
+        **{
+            "network.hidden": 12,
+            "network.lstm": 7,
+            "sequence.burn_in": 4,
+            "sequence.length": 6,
+            "sequence.batch": 3,
+            **changes,
+        },
+    )
     spec = EnvSpec("test", (5,), np.dtype(np.float32), ACTIONS)
     rng = np.random.default_rng(seed)
     batch = allocate(schema(config, spec), window_length(config), config.sequence.batch)
@@ -256,8 +317,12 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
     batch["valid"][:2, 2] = False
     batch["log_prob"][...] = 0.3 * rng.normal(size=shape) - math.log(ACTIONS)
     for name in PARAMETERS[config.behaviour.family]:
-        batch[name][...] = rng.uniform(0, 5, size=shape) if name.startswith("inv") else rng.uniform(size=shape)
-    batch["scale"][...] = 1.0 if config.behaviour.scale == "raw" else rng.uniform(0.5, 2.0, size=shape)
+        batch[name][...] = (
+            rng.uniform(0, 5, size=shape) if name.startswith("inv") else rng.uniform(size=shape)
+        )
+    batch["scale"][...] = (
+        1.0 if config.behaviour.scale == "raw" else rng.uniform(0.5, 2.0, size=shape)
+    )
     batch["version"][...] = 3
     batch["state"][...] = 0.5 * rng.normal(size=batch["state"].shape)
     batch["last_action"][...] = rng.integers(-1, ACTIONS, size=batch["last_action"].shape)
@@ -267,7 +332,8 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
     return Learner(config, Network(config, spec), 1000), batch
 
 
-ENDS = ((2, 0, True), (7, 0, True), (8, 1, False))  # (reset step, sequence, terminated) of learner_and_batch
+# (reset step, sequence, terminated) of learner_and_batch
+ENDS = ((2, 0, True), (7, 0, True), (8, 1, False))
 
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

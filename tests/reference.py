@@ -1,7 +1,9 @@
-"""Slow twins of ``dicerl.core``: every equation as explicit sums and products, in float64, as the paper prints it.
+"""Slow twins of ``dicerl.core``: every equation as explicit sums and products, in float64, as the
+paper prints it.
 
-Nothing here is shared with the package: no recursion, no vectorisation, no helper. The discount is per step, so
-gamma^k is written as the product gamma_t ... gamma_{t+k-1}, and a reset step (valid = 0) has rho = c = 0.
+Nothing here is shared with the package: no recursion, no vectorisation, no helper. The discount is
+per step, so gamma^k is written as the product gamma_t ... gamma_{t+k-1}, and a reset step (valid =
+0) has rho = c = 0.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import numpy as np
 
 
 def softmax(advantage: list[float], inv_temperature: float) -> list[float]:
-    """pi_tau(a) = exp(A(a) / tau) / sum_b exp(A(b) / tau), for one state; shifted by the maximum, which cancels."""
+    """pi_tau(a) = exp(A(a) / tau) / sum_b exp(A(b) / tau), for one state; shifted by the maximum,
+    which cancels.
+    """
     top = max(a * inv_temperature for a in advantage)
     unnormalised = [math.exp(a * inv_temperature - top) for a in advantage]
     return [u / sum(unnormalised) for u in unnormalised]
@@ -29,14 +33,25 @@ def greedy(advantage: list[float]) -> list[float]:
     return [b / sum(best) for b in best]
 
 
-def mixture(advantage: list[float], inv_temperature: list[float], weight: list[float]) -> list[float]:
+def mixture(
+    advantage: list[float], inv_temperature: list[float], weight: list[float]
+) -> list[float]:
     """pi(a) = sum_k w_k pi_{tau_k}(a); 1/tau = infinity is greedy."""
-    components = [greedy(advantage) if math.isinf(inv) else softmax(advantage, inv) for inv in inv_temperature]
-    return [sum(w * pi[a] for w, pi in zip(weight, components, strict=True)) for a in range(len(advantage))]
+    components = [
+        greedy(advantage) if math.isinf(inv) else softmax(advantage, inv) for inv in inv_temperature
+    ]
+    return [
+        sum(w * pi[a] for w, pi in zip(weight, components, strict=True))
+        for a in range(len(advantage))
+    ]
 
 
-def mixture_surrogate_gradient(advantage: list[float], inv_temperature: list[float], action: int, weight: list[float]) -> list[float]:
-    """sum_k r_k (1[a = b] - pi_k(b)), r_k = w_k pi_k(a) / pi(a): each component's printed policy gradient, by its share in the action."""
+def mixture_surrogate_gradient(
+    advantage: list[float], inv_temperature: list[float], action: int, weight: list[float]
+) -> list[float]:
+    """sum_k r_k (1[a = b] - pi_k(b)), r_k = w_k pi_k(a) / pi(a): each component's printed policy
+    gradient, by its share in the action.
+    """
     whole = mixture(advantage, inv_temperature, weight)
     result = [0.0] * len(advantage)
     for inv, w in zip(inv_temperature, weight, strict=True):
@@ -53,13 +68,19 @@ def casa(value: float, advantage: list[float], pi: list[float]) -> list[float]:
     return [a - mean + value for a in advantage]
 
 
-def casa_slope(advantage: list[float], inv_temperature: float, action: int, stop_pi: bool) -> list[float]:
-    """dQ(action)/dA(b) of the casa critic at pi_tau: 1[a = b] - pi(b), and what flows through pi where it is not stopped:
-    d pi(c)/dA(b) = pi(c) (1[c = b] - pi(b)) / tau."""
+def casa_slope(
+    advantage: list[float], inv_temperature: float, action: int, stop_pi: bool
+) -> list[float]:
+    """dQ(action)/dA(b) of the casa critic at pi_tau: 1[a = b] - pi(b), and what flows through pi
+    where it is not stopped: d pi(c)/dA(b) = pi(c) (1[c = b] - pi(b)) / tau.
+    """
     pi = softmax(advantage, inv_temperature)
     slope = []
     for b in range(len(advantage)):
-        through_pi = sum(pi[c] * ((c == b) - pi[b]) * inv_temperature * advantage[c] for c in range(len(advantage)))
+        through_pi = sum(
+            pi[c] * ((c == b) - pi[b]) * inv_temperature * advantage[c]
+            for c in range(len(advantage))
+        )
         slope.append((b == action) - pi[b] - (0.0 if stop_pi else through_pi))
     return slope
 
@@ -81,11 +102,17 @@ def product(array: np.ndarray, first: int, last: int, b: int) -> float:
 
 def clipped_all(log_ratio: np.ndarray, valid: np.ndarray, bar: float) -> np.ndarray:
     steps, batch = log_ratio.shape
-    return np.array([[clipped(float(log_ratio[t, b]), bool(valid[t, b]), bar) for b in range(batch)] for t in range(steps)])
+    return np.array(
+        [
+            [clipped(float(log_ratio[t, b]), bool(valid[t, b]), bar) for b in range(batch)]
+            for t in range(steps)
+        ]
+    )
 
 
 def vtrace(value, next_value, reward, discount, log_ratio, valid, *, rho_bar=1.05, c_bar=1.05):
-    """vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - V_{t+k});  adv_t = r_t + gamma vs_{t+1} - V_t.
+    """vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - V_{t+k});
+    adv_t = r_t + gamma vs_{t+1} - V_t.
 
     Returns (vs, adv).
     """
@@ -94,8 +121,9 @@ def vtrace(value, next_value, reward, discount, log_ratio, valid, *, rho_bar=1.0
 
 
 def drtrace(value, next_value, q, reward, discount, log_ratio, valid, *, rho_bar=1.05, c_bar=1.05):
-    """vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k}),
-    qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k}), rho~_{t,0} = 1, else rho_{t+k}.
+    """vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k}), qs_t
+    = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k}), rho~_{t,0}
+    = 1, else rho_{t+k}.
 
     Returns (vs, qs, adv).
     """
@@ -108,7 +136,12 @@ def drtrace(value, next_value, q, reward, discount, log_ratio, valid, *, rho_bar
             for k in range(steps - t):
                 delta = reward[t + k, b] + discount[t + k, b] * next_value[t + k, b] - q[t + k, b]
                 rho_tilde = 1.0 if k == 0 else rho[t + k, b]
-                qs[t, b] += product(discount, t, t + k - 1, b) * product(c, t + 1, t + k - 1, b) * rho_tilde * delta
+                qs[t, b] += (
+                    product(discount, t, t + k - 1, b)
+                    * product(c, t + 1, t + k - 1, b)
+                    * rho_tilde
+                    * delta
+                )
     vs = _v_sum(value, q, next_value, reward, discount, log_ratio, valid, rho_bar, c_bar)
     return vs, qs, _advantage(vs, value, next_value, reward, discount)
 
@@ -128,7 +161,9 @@ def retrace(q, next_q, reward, discount, log_ratio, valid, *, c_bar=1.05):
 
 
 def qtrace(q, next_q, reward, discount, log_ratio, valid, *, rho_bar=1.05, c_bar=1.05):
-    """no_drtrace: qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k}), rho~_{t,0} = 1, else rho_{t+k}."""
+    """no_drtrace: qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma Q_{t+k+1} -
+    Q_{t+k}), rho~_{t,0} = 1, else rho_{t+k}.
+    """
     steps, batch = q.shape
     rho, c = clipped_all(log_ratio, valid, rho_bar), clipped_all(log_ratio, valid, c_bar)
     qs = np.zeros((steps, batch))
@@ -138,7 +173,12 @@ def qtrace(q, next_q, reward, discount, log_ratio, valid, *, rho_bar=1.05, c_bar
             for k in range(steps - t):
                 delta = reward[t + k, b] + discount[t + k, b] * next_q[t + k, b] - q[t + k, b]
                 rho_tilde = 1.0 if k == 0 else rho[t + k, b]
-                qs[t, b] += product(discount, t, t + k - 1, b) * product(c, t + 1, t + k - 1, b) * rho_tilde * delta
+                qs[t, b] += (
+                    product(discount, t, t + k - 1, b)
+                    * product(c, t + 1, t + k - 1, b)
+                    * rho_tilde
+                    * delta
+                )
     return qs
 
 
@@ -151,8 +191,17 @@ def _v_sum(value, baseline, next_value, reward, discount, log_ratio, valid, rho_
         for t in range(steps):
             vs[t, b] = value[t, b]
             for k in range(steps - t):
-                delta = reward[t + k, b] + discount[t + k, b] * next_value[t + k, b] - baseline[t + k, b]
-                vs[t, b] += product(discount, t, t + k - 1, b) * product(c, t, t + k - 1, b) * rho[t + k, b] * delta
+                delta = (
+                    reward[t + k, b]
+                    + discount[t + k, b] * next_value[t + k, b]
+                    - baseline[t + k, b]
+                )
+                vs[t, b] += (
+                    product(discount, t, t + k - 1, b)
+                    * product(c, t, t + k - 1, b)
+                    * rho[t + k, b]
+                    * delta
+                )
     return vs
 
 
@@ -170,14 +219,24 @@ def _advantage(vs, value, next_value, reward, discount):
 class SlowBandit:
     """One bandit, tile by tile."""
 
-    def __init__(self, left: float, right: float, num_tiles: int, width: int, learning_rate: float, ucb_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        left: float,
+        right: float,
+        num_tiles: int,
+        width: int,
+        learning_rate: float,
+        ucb_scale: float = 1.0,
+    ) -> None:
         self.left, self.right, self.num_tiles = left, right, num_tiles
         self.width, self.learning_rate, self.ucb_scale = width, learning_rate, ucb_scale
         self.weights = [0.0] * num_tiles
         self.counts = [0] * num_tiles
 
     def tile(self, x: float) -> int:
-        """The tile whose lower border is the last at or below x; beyond either end, the end's tile."""
+        """The tile whose lower border is the last at or below x; beyond either end, the
+        end's tile.
+        """
         found = 0
         for i in range(self.num_tiles):
             if x >= self.left + (self.right - self.left) * i / self.num_tiles:
@@ -202,7 +261,10 @@ class SlowBandit:
         result = []
         for i, v in enumerate(values):
             exploitation = 0.0 if std <= 1e-12 * max(1.0, abs(mean)) else (v - mean) / std
-            result.append(exploitation + self.ucb_scale * math.sqrt(math.log(1 + sum(self.counts)) / (1 + self.counts[i])))
+            result.append(
+                exploitation
+                + self.ucb_scale * math.sqrt(math.log(1 + sum(self.counts)) / (1 + self.counts[i]))
+            )
         return result
 
     def update(self, x: float, g: float) -> None:
@@ -215,7 +277,9 @@ class SlowBandit:
 
 
 def inclusion_probabilities(scores: list[float], d: int) -> list[float]:
-    """P(tile among d draws without replacement from softmax(scores)): the sum over all ordered draws."""
+    """P(tile among d draws without replacement from softmax(scores)): the sum over all ordered
+    draws.
+    """
     weights = [math.exp(s) for s in scores]
     included = [0.0] * len(scores)
 

@@ -1,4 +1,6 @@
-"""Run directories for the tests, real ones and made ones whose numbers are known; and how a mistake is told."""
+"""Run directories for the tests, real ones and made ones whose numbers are known; and how a mistake
+is told.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,24 @@ from dicerl.presets import preset
 def make_run(directory: Path, variant: str = "dice", **settings: Any) -> Path:
     """A directory with a config and no metrics yet."""
     directory.mkdir(parents=True)
-    config = preset("classic", "dice", **{"env.id": "CartPole-v1", **settings}).to_dict() | {"variant": variant}
+    config = preset("classic", "dice", **{"env.id": "CartPole-v1", **settings}).to_dict() | {
+        "variant": variant
+    }
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "metrics.jsonl").touch()
     return directory
 
 
 def line(kind: str, frames: int, **values: Any) -> dict[str, Any]:
-    return {"kind": kind, "time": 1.0e9 + frames, "agent_steps": frames, "frames": frames, "updates": frames // 10,
-            **({"return": 1.0, "length": 10, "inv_temperature": 2.0} if kind == "episode" else {}), **values}
+    return {
+        "kind": kind,
+        "time": 1.0e9 + frames,
+        "agent_steps": frames,
+        "frames": frames,
+        "updates": frames // 10,
+        **({"return": 1.0, "length": 10, "inv_temperature": 2.0} if kind == "episode" else {}),
+        **values,
+    }
 
 
 def append(directory: Path, *lines: dict[str, Any] | str) -> None:
@@ -35,9 +46,22 @@ def trained_runs(root: Path) -> Path:
     """Short real runs: dice and baseline, two seeds each."""
     for variant in ("dice", "baseline"):
         for seed in (0, 1):
-            dicerl.train(preset("debug", variant, **{
-                "env.id": "dicerl.envs.toy:Catch-v0", "seed": seed, "frames": 900, "run_dir": str(root / f"{variant}-{seed}"), "tensorboard": False,
-                "evaluation.every": 300, "checkpoint.every": 300}), quiet=True)
+            dicerl.train(
+                preset(
+                    "debug",
+                    variant,
+                    **{
+                        "env.id": "dicerl.envs.toy:Catch-v0",
+                        "seed": seed,
+                        "frames": 900,
+                        "run_dir": str(root / f"{variant}-{seed}"),
+                        "tensorboard": False,
+                        "evaluation.every": 300,
+                        "checkpoint.every": 300,
+                    },
+                ),
+                quiet=True,
+            )
     return root
 
 

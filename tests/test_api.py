@@ -18,9 +18,19 @@ from dicerl.metrics import read_lines
 
 
 def debug(directory, **changes):
-    return dicerl.preset("debug", **{
-        "env__id": "CartPole-v1", "frames": 600, "run_dir": str(directory), "tensorboard": False, "checkpoint__every": 200,
-        "evaluation__every": 300, "evaluation__max_steps": 20, **changes})
+    return dicerl.preset(
+        "debug",
+        **{
+            "env__id": "CartPole-v1",
+            "frames": 600,
+            "run_dir": str(directory),
+            "tensorboard": False,
+            "checkpoint__every": 200,
+            "evaluation__every": 300,
+            "evaluation__max_steps": 20,
+            **changes,
+        },
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +49,12 @@ def copy(run, tmp_path):
 
 
 def same_parameters(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.network.state_dict().values(), b.network.state_dict().values(), strict=True))
+    return all(
+        torch.equal(x, y)
+        for x, y in zip(
+            a.network.state_dict().values(), b.network.state_dict().values(), strict=True
+        )
+    )
 
 
 class Five(gymnasium.Env):
@@ -78,7 +93,9 @@ def test_train_returns_the_run_and_its_summary(run):
     assert run.summary["recent_return"] > 0
     json.dumps(run.summary)
     last = read_lines(run.directory / "metrics.jsonl")[-1]
-    assert [last[k] for k in ("frames", "agent_steps", "updates")] == [run.summary[k] for k in ("frames", "agent_steps", "updates")]
+    assert [last[k] for k in ("frames", "agent_steps", "updates")] == [
+        run.summary[k] for k in ("frames", "agent_steps", "updates")
+    ]
     assert run.newest_checkpoint()[1]["updates"] == run.summary["updates"]
     assert dicerl.Run.open(run.directory).config == run.config
 
@@ -102,10 +119,14 @@ def test_train_never_writes_into_another_run(run):
 
 def test_on_batch_sees_every_batch(tmp_path):
     seen = []
-    run = dicerl.train(debug(tmp_path / "run", evaluation__every=0, frames=200), quiet=True,
-                       on_batch=lambda learner, batch: seen.append((learner.updates, batch["observation"].shape)))
+    run = dicerl.train(
+        debug(tmp_path / "run", evaluation__every=0, frames=200),
+        quiet=True,
+        on_batch=lambda learner, batch: seen.append((learner.updates, batch["observation"].shape)),
+    )
     assert [updates for updates, _ in seen] == list(range(run.summary["updates"]))
-    assert {shape for _, shape in seen} == {(4 + 8 + 1, 4, 4)}  # burn-in, length, bootstrap; batch; CartPole's observation
+    # burn-in, length, bootstrap; batch; CartPole's observation
+    assert {shape for _, shape in seen} == {(4 + 8 + 1, 4, 4)}
 
 
 def test_train_outside_the_main_thread(tmp_path):
@@ -126,8 +147,10 @@ def test_resume_of_a_finished_run_says_so_and_changes_nothing(run, copy, capfd):
     assert again.summary["complete"] is True
     for name in ("frames", "agent_steps", "updates", "episodes"):
         assert again.summary[name] == run.summary[name], name
-    assert [p.name for p in checkpoint.checkpoints_of(copy)] == [p.name for p in checkpoint.checkpoints_of(run.directory)]
-    added = read_lines(copy / "metrics.jsonl")[len(lines):]
+    assert [p.name for p in checkpoint.checkpoints_of(copy)] == [
+        p.name for p in checkpoint.checkpoints_of(run.directory)
+    ]
+    added = read_lines(copy / "metrics.jsonl")[len(lines) :]
     assert not [line for line in added if line["kind"] != "event"]
     assert same_parameters(dicerl.load_agent(copy), dicerl.load_agent(run))
     assert "finished" in capfd.readouterr().err
@@ -163,7 +186,10 @@ def test_a_run_that_trains_cannot_be_resumed_at_the_same_time(copy):
 
 def test_load_agent_from_a_run_a_path_and_a_checkpoint(run):
     first, *_, last = checkpoint.checkpoints_of(run.directory)
-    agents = [dicerl.load_agent(source) for source in (run, run.directory, str(run.directory), last, str(last))]
+    agents = [
+        dicerl.load_agent(source)
+        for source in (run, run.directory, str(run.directory), last, str(last))
+    ]
     assert all(same_parameters(agents[0], other) for other in agents[1:])
     assert not same_parameters(agents[0], dicerl.load_agent(first))
     assert agents[0].config == run.config
@@ -222,9 +248,12 @@ def test_greedy_takes_the_largest_advantage_and_draws_nothing(run):
     a, b = dicerl.load_agent(run), dicerl.load_agent(run)
     actions, _ = a.act(observations, greedy=True)
     with torch.no_grad():
-        advantage = b.network.unroll(torch.from_numpy(observations)[None], b.initial_state(64), None).advantage[0]
+        advantage = b.network.unroll(
+            torch.from_numpy(observations)[None], b.initial_state(64), None
+        ).advantage[0]
     assert (actions == advantage.argmax(-1).numpy()).all()
-    assert (a.act(observations)[0] == b.act(observations)[0]).all()  # the greedy call left the random stream alone
+    # the greedy call left the random stream alone
+    assert (a.act(observations)[0] == b.act(observations)[0]).all()
 
 
 def test_a_cold_agent_is_nearly_greedy_and_a_hot_one_is_not(agent):
@@ -237,10 +266,14 @@ def test_a_cold_agent_is_nearly_greedy_and_a_hot_one_is_not(agent):
 
 
 def test_the_state_is_what_makes_the_next_action(agent):
-    """Step by step with the state handed on is the whole sequence at once; without it, it is not."""
+    """Step by step with the state handed on is the whole sequence at once; without it, it is
+    not.
+    """
     observations = np.random.default_rng(2).normal(size=(6, 4)).astype(np.float32) * 3
     with torch.no_grad():
-        whole = agent.network.unroll(torch.from_numpy(observations)[:, None], agent.initial_state(1), None).state
+        whole = agent.network.unroll(
+            torch.from_numpy(observations)[:, None], agent.initial_state(1), None
+        ).state
     state = None
     for observation in observations:
         _, state = agent.act(observation, state)
@@ -251,12 +284,16 @@ def test_the_state_is_what_makes_the_next_action(agent):
 def test_the_temperature_comes_from_the_best_region(run, agent):
     ((low, high),) = agent.region
     assert 0 <= low < high <= math.log1p(run.config.bandit.max_inv_temperature)
-    fixed = dicerl.api.Agent(agent.config, agent.spec, agent.network, [(math.log(1e6), math.log(1e6))])
+    fixed = dicerl.api.Agent(
+        agent.config, agent.spec, agent.network, [(math.log(1e6), math.log(1e6))]
+    )
     observations = np.random.default_rng(1).normal(size=(256, 4)).astype(np.float32)
     assert (fixed.act(observations)[0] == fixed.act(observations, greedy=True)[0]).mean() > 0.99
 
 
-@pytest.mark.parametrize("observation", [np.zeros(5), np.zeros((2, 3)), np.zeros((1, 2, 4)), np.zeros(()), 0.0, []])
+@pytest.mark.parametrize(
+    "observation", [np.zeros(5), np.zeros((2, 3)), np.zeros((1, 2, 4)), np.zeros(()), 0.0, []]
+)
 def test_an_observation_of_the_wrong_shape_is_refused(agent, observation):
     with pytest.raises(DicerlError, match=r"shape \(.*\); CartPole-v1 gives \(4,\)"):
         agent.act(observation)
@@ -268,15 +305,26 @@ def test_an_observation_that_is_no_array_is_refused(agent, observation):
         agent.act(observation)
 
 
-@pytest.mark.parametrize("arguments", [{"state": torch.zeros(2, 3, 16)}, {"state": torch.zeros(2, 1, 5)}, {"inv_temperature": np.ones(3)},
-                                       {"inv_temperature": -1.0}, {"inv_temperature": np.nan}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"state": torch.zeros(2, 3, 16)},
+        {"state": torch.zeros(2, 1, 5)},
+        {"inv_temperature": np.ones(3)},
+        {"inv_temperature": -1.0},
+        {"inv_temperature": np.nan},
+    ],
+)
 def test_a_state_or_temperature_that_does_not_fit_is_refused(agent, arguments):
     with pytest.raises((DicerlError, RuntimeError, ValueError)):
         agent.act(np.zeros(4), **arguments)
 
 
 def test_the_last_action_and_reward_are_asked_for(tmp_path):
-    run = dicerl.train(debug(tmp_path / "run", network__last_action_reward=True, frames=64, evaluation__every=0), quiet=True)
+    run = dicerl.train(
+        debug(tmp_path / "run", network__last_action_reward=True, frames=64, evaluation__every=0),
+        quiet=True,
+    )
     with pytest.raises(DicerlError, match="last action and reward"):
         dicerl.load_agent(run).act(np.zeros(4))
 
@@ -303,7 +351,9 @@ def test_an_agent_plays_its_own_environment(own):
 
 
 def test_a_run_of_an_own_environment_needs_it_again(own):
-    """Its config only knows an id; loading it without the callable must not silently take another environment."""
+    """Its config only knows an id; loading it without the callable must not silently take another
+    environment.
+    """
     with pytest.raises(DicerlError):
         dicerl.load_agent(own)
     with pytest.raises(DicerlError):

@@ -1,4 +1,6 @@
-"""core/bandit.py: the Bandits Vote Algorithm (SPEC 4) against its slow twin, by hand, and in simulation."""
+"""core/bandit.py: the Bandits Vote Algorithm (SPEC 4) against its slow twin, by hand, and in
+simulation.
+"""
 
 import itertools
 import json
@@ -13,10 +15,21 @@ import reference as slow
 from dicerl.core import Bandit, BanditVote, inv_temperature_from_x, x_from_inv_temperature
 from dicerl.core.bandit import MAX_X
 
-quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
-def bandit(mode="argmax", left=0.0, right=1.0, accuracy=0.1, width=1, learning_rate=0.1, num_candidates=3, **rest):
+def bandit(
+    mode="argmax",
+    left=0.0,
+    right=1.0,
+    accuracy=0.1,
+    width=1,
+    learning_rate=0.1,
+    num_candidates=3,
+    **rest,
+):
     return Bandit(mode, left, right, accuracy, width, learning_rate, num_candidates, **rest)
 
 
@@ -28,7 +41,7 @@ def middle(b, tile):
     return b.left + (tile + 0.5) * (b.right - b.left) / b.num_tiles
 
 
-# --- x = log(1 + 1/tau) -------------------------------------------------------------------------------------------------------------
+# --- x = log(1 + 1/tau) ---------------------------------------------------------------------------
 
 
 def test_both_ends_of_x_and_inv_temperature():
@@ -54,7 +67,7 @@ def test_x_and_inv_temperature_take_arrays():
     np.testing.assert_allclose(x_from_inv_temperature(inv_temperature_from_x(x)), x, rtol=1e-12)
 
 
-# --- tiles --------------------------------------------------------------------------------------------------------------------------
+# --- tiles ----------------------------------------------------------------------------------------
 
 
 def test_the_default_range_has_39_tiles():
@@ -62,7 +75,10 @@ def test_the_default_range_has_39_tiles():
     assert [b.num_tiles for b in BanditVote().bandits] == [39] * 7
 
 
-@pytest.mark.parametrize(("left", "right", "accuracy", "tiles"), [(0, 0.3, 0.1, 3), (0, 1, 0.3, 3), (-1, 1, 0.5, 4), (0, 1, 1.0, 1)])
+@pytest.mark.parametrize(
+    ("left", "right", "accuracy", "tiles"),
+    [(0, 0.3, 0.1, 3), (0, 1, 0.3, 3), (-1, 1, 0.5, 4), (0, 1, 1.0, 1)],
+)
 def test_number_of_tiles(left, right, accuracy, tiles):
     """floor((r - l) / acc), and 0.3 / 0.1 is 3."""
     assert bandit(left=left, right=right, accuracy=accuracy).num_tiles == tiles
@@ -71,7 +87,15 @@ def test_number_of_tiles(left, right, accuracy, tiles):
 def test_tiles_at_the_ends_and_outside():
     """x < l and x = l: the first tile; x = r and x > r: the last."""
     b = bandit(left=-1.0, right=3.0, accuracy=0.5)
-    assert [b.tile(x) for x in (-math.inf, -5.0, -1.0, -0.75, 3.0, 3.1, math.inf)] == [0, 0, 0, 0, 7, 7, 7]
+    assert [b.tile(x) for x in (-math.inf, -5.0, -1.0, -0.75, 3.0, 3.1, math.inf)] == [
+        0,
+        0,
+        0,
+        0,
+        7,
+        7,
+        7,
+    ]
 
 
 def test_tile_borders_belong_to_the_tile_above():
@@ -84,14 +108,18 @@ def test_tile_borders_belong_to_the_tile_above():
         assert b.tile(high - 1e-9) == i
 
 
-@pytest.mark.parametrize(("left", "right", "accuracy"), [(0.0, MAX_X, 0.1), (0.0, 1.0, 0.3), (-2.0, 1.0, 0.07)])
+@pytest.mark.parametrize(
+    ("left", "right", "accuracy"), [(0.0, MAX_X, 0.1), (0.0, 1.0, 0.3), (-2.0, 1.0, 0.07)]
+)
 def test_tiles_are_equal_and_cover_the_range_exactly(left, right, accuracy):
     b = bandit(left=left, right=right, accuracy=accuracy)
     edges = [b.edges(i) for i in range(b.num_tiles)]
     assert edges[0][0] == left
     assert edges[-1][1] == right
     assert all(one[1] == other[0] for one, other in itertools.pairwise(edges))
-    np.testing.assert_allclose([high - low for low, high in edges], (right - left) / b.num_tiles, rtol=1e-10)
+    np.testing.assert_allclose(
+        [high - low for low, high in edges], (right - left) / b.num_tiles, rtol=1e-10
+    )
 
 
 @quick
@@ -107,7 +135,7 @@ def test_tile_is_the_slow_twins(left, span, accuracy, position):
     assert low - 1e-9 <= min(max(x, left), left + span) <= high + 1e-9
 
 
-# --- eq. bandit_eval, bandit_update, bandit_score -----------------------------------------------------------------------------------
+# --- eq. bandit_eval, bandit_update, bandit_score -------------------------------------------------
 
 
 def test_values_are_means_over_the_window_cut_at_the_borders():
@@ -121,7 +149,9 @@ def test_values_are_means_over_the_window_cut_at_the_borders():
 
 
 def test_update_by_hand():
-    """w_j += lr (g - V_i) in the window, with V_i from before the update; N_i += 1 at the tile alone."""
+    """w_j += lr (g - V_i) in the window, with V_i from before the update; N_i += 1 at the tile
+    alone.
+    """
     b = bandit(accuracy=0.25, width=1, learning_rate=0.5)
     b.weights[:] = [1.0, 3.0, 5.0, 10.0]
     b.update(0.3, 7.0)  # tile 1, V_1 = 3: + 0.5 * 4
@@ -148,7 +178,9 @@ def test_scores_where_all_values_are_equal_are_the_visits_alone(level):
     b = bandit(width=2)
     b.weights[:] = level
     b.counts[:] = np.arange(10)
-    assert b.scores().tolist() == pytest.approx([math.sqrt(math.log(46) / (1 + n)) for n in range(10)])
+    assert b.scores().tolist() == pytest.approx(
+        [math.sqrt(math.log(46) / (1 + n)) for n in range(10)]
+    )
 
 
 def test_scores_do_not_depend_on_the_scale_of_returns():
@@ -167,7 +199,12 @@ def off_borders(x, num_tiles):
 
 
 @quick
-@given(episodes, st.integers(0, 4), st.sampled_from([0.05, 0.1, 0.2, 1.0]), st.sampled_from([0.0, 1.0, 3.0]))
+@given(
+    episodes,
+    st.integers(0, 4),
+    st.sampled_from([0.05, 0.1, 0.2, 1.0]),
+    st.sampled_from([0.0, 1.0, 3.0]),
+)
 def test_bandit_is_its_slow_twin(history, width, learning_rate, ucb_scale):
     b = bandit(accuracy=1 / 13, width=width, learning_rate=learning_rate, ucb_scale=ucb_scale)
     t = twin(b)
@@ -183,7 +220,7 @@ def test_bandit_is_its_slow_twin(history, width, learning_rate, ucb_scale):
         np.testing.assert_allclose(b.scores(), t.scores(), rtol=1e-6, atol=1e-6)
 
 
-# --- candidates ---------------------------------------------------------------------------------------------------------------------
+# --- candidates -----------------------------------------------------------------------------------
 
 
 def test_argmax_candidates_lie_in_the_top_d_tiles():
@@ -205,7 +242,9 @@ def test_argmax_candidates_follow_the_scores_not_the_values():
 def assert_frequencies(drawn, expected, n):
     """Each frequency within 5 standard errors of its probability."""
     expected = np.asarray(expected)
-    np.testing.assert_array_less(abs(np.asarray(drawn) / n - expected), 5 * np.sqrt(expected * (1 - expected) / n) + 1e-12)
+    np.testing.assert_array_less(
+        abs(np.asarray(drawn) / n - expected), 5 * np.sqrt(expected * (1 - expected) / n) + 1e-12
+    )
 
 
 def draw_tiles(b, n, seed=0):
@@ -220,7 +259,9 @@ def draw_tiles(b, n, seed=0):
 
 
 def test_argmax_ties_are_broken_at_random():
-    """All tiles equal at the start: each is chosen d times in K. With two leaders, those always, the rest at random."""
+    """All tiles equal at the start: each is chosen d times in K. With two leaders, those always,
+    the rest at random.
+    """
     b = bandit(num_candidates=3)
     assert_frequencies(draw_tiles(b, 4000), [0.3] * 10, 4000)
     b = bandit(num_candidates=3, width=0, ucb_scale=0.0)
@@ -264,7 +305,7 @@ def test_more_candidates_than_tiles_gives_every_tile_once(mode):
     assert sorted(b.tile(x) for x in b.candidates(np.random.default_rng(0))) == [0, 1, 2, 3]
 
 
-# --- the vote -----------------------------------------------------------------------------------------------------------------------
+# --- the vote -------------------------------------------------------------------------------------
 
 
 @quick
@@ -273,7 +314,8 @@ def test_vote_update_is_m_single_updates_and_the_slow_twins(history, seed):
     """The vectorised update, number by number: weights, counts and values of every bandit."""
     vote = BanditVote(seed=seed)
     singles = [
-        Bandit(b.mode, b.left, b.right, b.accuracy, b.width, b.learning_rate, b.num_candidates) for b in vote.bandits
+        Bandit(b.mode, b.left, b.right, b.accuracy, b.width, b.learning_rate, b.num_candidates)
+        for b in vote.bandits
     ]
     twins = [twin(b) for b in vote.bandits]
     for x, g in history:
@@ -285,7 +327,9 @@ def test_vote_update_is_m_single_updates_and_the_slow_twins(history, seed):
         np.testing.assert_allclose(row.weights, t.weights, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(row.values(), t.values(), rtol=1e-9, atol=1e-9)
         assert row.counts.tolist() == single.counts.tolist() == t.counts
-    np.testing.assert_allclose(vote.values(), np.mean([t.values() for t in twins], axis=0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        vote.values(), np.mean([t.values() for t in twins], axis=0), rtol=1e-9, atol=1e-9
+    )
     assert vote.counts().tolist() == twins[0].counts
 
 
@@ -303,15 +347,23 @@ def test_the_bandits_hold_the_rows_the_vote_updates():
 
 def test_modes_rates_and_widths_are_drawn_uniformly_from_their_choices():
     drawn = [d for seed in range(300) for d in BanditVote(seed=seed).describe()]
-    for field, choices in {"mode": ("argmax", "random"), "width": (1, 2, 3), "learning_rate": (0.05, 0.1, 0.2)}.items():
+    for field, choices in {
+        "mode": ("argmax", "random"),
+        "width": (1, 2, 3),
+        "learning_rate": (0.05, 0.1, 0.2),
+    }.items():
         counts = [sum(d[field] == choice for d in drawn) for choice in choices]
         assert sum(counts) == len(drawn)
         assert_frequencies(counts, [1 / len(choices)] * len(choices), len(drawn))
 
 
 def test_sample_is_uniform_over_all_m_times_d_candidates():
-    """Drawing a bandit, then one of its d, gives tile i the probability mean_m P(i among the candidates of m) / d."""
-    vote = BanditVote(num_bandits=5, left=0.0, right=6.0, accuracy=1.0, widths=(0, 1), num_candidates=2, seed=3)
+    """Drawing a bandit, then one of its d, gives tile i the probability mean_m P(i among the
+    candidates of m) / d.
+    """
+    vote = BanditVote(
+        num_bandits=5, left=0.0, right=6.0, accuracy=1.0, widths=(0, 1), num_candidates=2, seed=3
+    )
     for x, g in [(0.5, 1.0), (1.5, -2.0), (2.5, 2.5), (3.5, 0.2), (4.5, 5.0), (5.5, 3.0)]:
         vote.update(x, g)
     assert {b.mode for b in vote.bandits} == {"argmax", "random"}
@@ -336,7 +388,9 @@ def test_samples_stay_in_the_range():
 
 
 def test_what_was_scored_before_an_update_is_scored_anew():
-    """Samples in a row share scores; a vote that was read from a checkpoint has scored nothing yet, and must draw the same."""
+    """Samples in a row share scores; a vote that was read from a checkpoint has scored nothing yet,
+    and must draw the same.
+    """
     vote = BanditVote(seed=3)
     for turn in range(30):
         again = BanditVote(seed=4)
@@ -354,7 +408,7 @@ def test_equal_seeds_give_equal_votes_and_other_seeds_others():
     assert run(np.random.SeedSequence(5)) == run(5)
 
 
-# --- best region --------------------------------------------------------------------------------------------------------------------
+# --- best region ----------------------------------------------------------------------------------
 
 
 def test_best_region_is_the_whole_range_before_any_episode():
@@ -362,7 +416,9 @@ def test_best_region_is_the_whole_range_before_any_episode():
 
 
 def test_best_region_is_the_best_valued_tile_among_those_visited():
-    """With returns below zero, every tile nobody visited keeps the value 0: higher, and not meant."""
+    """With returns below zero, every tile nobody visited keeps the value 0: higher, and not
+    meant.
+    """
     vote = BanditVote(widths=(1,))
     first = vote.bandits[0]
     for tile, g in [(5, -10.0), (20, -3.0), (35, -10.0)]:
@@ -385,7 +441,9 @@ def play(vote, peak, num_episodes, rng):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_vote_finds_a_noisy_peak_and_follows_it_when_it_moves(seed):
-    """The paper's adaptive trade-off: the best region stands within half a standard deviation of the peak, before and after."""
+    """The paper's adaptive trade-off: the best region stands within half a standard deviation of
+    the peak, before and after.
+    """
     rng = np.random.default_rng(seed)
     vote = BanditVote(seed=seed)
     assert play(vote, 3.0, 1500, rng) == pytest.approx(3.0, abs=0.25)
@@ -394,7 +452,7 @@ def test_vote_finds_a_noisy_peak_and_follows_it_when_it_moves(seed):
     assert play(vote, 1.0, 1500, rng) == pytest.approx(1.0, abs=0.25)
 
 
-# --- state --------------------------------------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
 def trained_vote(**arguments):
@@ -410,14 +468,24 @@ def future(vote):
     for _ in range(30):
         result.append(vote.sample())
         vote.update(result[-1], float(rng.normal()))
-    return result, vote.values().tolist(), vote.counts().tolist(), vote.describe(), vote.best_region()
+    return (
+        result,
+        vote.values().tolist(),
+        vote.counts().tolist(),
+        vote.describe(),
+        vote.best_region(),
+    )
 
 
 def test_state_dict_is_json_and_gives_the_same_future():
-    """Through JSON into a vote of another seed, size, range and number of candidates: all of it comes from the state."""
+    """Through JSON into a vote of another seed, size, range and number of candidates: all of it
+    comes from the state.
+    """
     vote = trained_vote(seed=4)
     text = json.dumps(vote.state_dict(), allow_nan=False)
-    other = BanditVote(num_bandits=2, right=1.0, accuracy=0.5, num_candidates=1, ucb_scale=3.0, seed=9)
+    other = BanditVote(
+        num_bandits=2, right=1.0, accuracy=0.5, num_candidates=1, ucb_scale=3.0, seed=9
+    )
     other.load_state_dict(json.loads(text))
     assert json.dumps(other.state_dict()) == text
     assert future(other) == future(vote)
@@ -443,7 +511,7 @@ def test_a_state_of_another_number_of_tiles_is_refused(field):
         BanditVote().load_state_dict(state)
 
 
-# --- at the door --------------------------------------------------------------------------------------------------------------------
+# --- at the door ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("g", [math.nan, math.inf, -math.inf])
@@ -463,14 +531,17 @@ def test_a_nan_x_is_refused():
             b.update(math.nan, 1.0)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"mode": "greedy"}, "'greedy'.*'argmax' or 'random'"),
-    ({"left": 1.0}, "left < right"),
-    ({"accuracy": 0.0}, "accuracy > 0"),
-    ({"accuracy": 1.5}, "leaves no tile"),
-    ({"width": -1}, "width >= 0"),
-    ({"num_candidates": 0}, "num_candidates >= 1"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "greedy"}, "'greedy'.*'argmax' or 'random'"),
+        ({"left": 1.0}, "left < right"),
+        ({"accuracy": 0.0}, "accuracy > 0"),
+        ({"accuracy": 1.5}, "leaves no tile"),
+        ({"width": -1}, "width >= 0"),
+        ({"num_candidates": 0}, "num_candidates >= 1"),
+    ],
+)
 def test_an_impossible_bandit_is_refused_with_the_reason(arguments, message):
     with pytest.raises(ValueError, match=message):
         bandit(**arguments)

@@ -1,4 +1,6 @@
-"""bench/: the stopwatch, the memory of a process tree, what the machine is used for, and the command."""
+"""bench/: the stopwatch, the memory of a process tree, what the machine is used for, and the
+command.
+"""
 
 import json
 import mmap
@@ -42,8 +44,12 @@ input()
 
 
 def test_memory_counts_a_process_and_its_children():
-    """Of a process without torch: the pages of a library count by the number of those who share it, which others change."""
-    process = subprocess.Popen([sys.executable, "-c", GROWING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Of a process without torch: the pages of a library count by the number of those who share it,
+    which others change.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", GROWING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     found = []
 
     def go():
@@ -104,20 +110,38 @@ def test_the_stopwatch_waits_until_the_collector_hardly_matters(clock):
     assert slow.done()
 
 
-@pytest.mark.parametrize(("cores", "preset", "spec", "changes", "actors", "learners", "threads"), [
-    (2, "laptop", "atari", {}, 2, 1, 2), (8, "laptop", "atari", {}, 2, 1, 8), (64, "paper", "atari", {}, 20, 1, 64),
-    (4, "laptop", "atari", {"sequence.batch": 3}, 2, 1, 3),
-    (2, "classic", "vector", {}, 1, 1, 1), (2, "classic", "vector", {"network.lstm": 8}, 1, 2, 1),
-    (1, "minatar", "minatar", {}, 1, 1, 1), (2, "minatar", "minatar", {}, 1, 2, 1), (8, "minatar", "minatar", {}, 4, 2, 1),
-    (8, "minatar", "minatar", {"runtime.num_learners": 5}, 4, 5, 1), (8, "minatar", "minatar", {"runtime.kind": "serial"}, 1, 1, 1),
-    (1, "laptop", "atari", {}, 1, 1, 1), (8, "laptop", "atari", {"runtime.num_envs": 4}, 1, 1, 8),
-    (2, "laptop", "atari", {"runtime.num_actors": 1, "runtime.learner_threads": 1}, 1, 1, 1)])
-def test_what_the_machine_is_used_for(monkeypatch, cores, preset, spec, changes, actors, learners, threads):
-    specs = {"atari": EnvSpec("pong", (4, 84, 84), np.dtype(np.uint8), 18, action_repeat=4, game="pong"),
-             "minatar": EnvSpec("m", (10, 10, 4), np.dtype(np.bool_), 3), "vector": EnvSpec("c", (4,), np.dtype(np.float32), 2)}
+@pytest.mark.parametrize(
+    ("cores", "preset", "spec", "changes", "actors", "learners", "threads"),
+    [
+        (2, "laptop", "atari", {}, 2, 1, 2),
+        (8, "laptop", "atari", {}, 2, 1, 8),
+        (64, "paper", "atari", {}, 20, 1, 64),
+        (4, "laptop", "atari", {"sequence.batch": 3}, 2, 1, 3),
+        (2, "classic", "vector", {}, 1, 1, 1),
+        (2, "classic", "vector", {"network.lstm": 8}, 1, 2, 1),
+        (1, "minatar", "minatar", {}, 1, 1, 1),
+        (2, "minatar", "minatar", {}, 1, 2, 1),
+        (8, "minatar", "minatar", {}, 4, 2, 1),
+        (8, "minatar", "minatar", {"runtime.num_learners": 5}, 4, 5, 1),
+        (8, "minatar", "minatar", {"runtime.kind": "serial"}, 1, 1, 1),
+        (1, "laptop", "atari", {}, 1, 1, 1),
+        (8, "laptop", "atari", {"runtime.num_envs": 4}, 1, 1, 8),
+        (2, "laptop", "atari", {"runtime.num_actors": 1, "runtime.learner_threads": 1}, 1, 1, 1),
+    ],
+)
+def test_what_the_machine_is_used_for(
+    monkeypatch, cores, preset, spec, changes, actors, learners, threads
+):
+    specs = {
+        "atari": EnvSpec("pong", (4, 84, 84), np.dtype(np.uint8), 18, action_repeat=4, game="pong"),
+        "minatar": EnvSpec("m", (10, 10, 4), np.dtype(np.bool_), 3),
+        "vector": EnvSpec("c", (4,), np.dtype(np.float32), 2),
+    }
     monkeypatch.setattr(setup, "cores", lambda: cores)
     monkeypatch.setattr(setup, "_require_memory", lambda *_: None)
-    config = dicerl.preset(preset, **{"env.id": "x", "runtime.kind": "process", "runtime.device": "cpu", **changes})
+    config = dicerl.preset(
+        preset, **{"env.id": "x", "runtime.kind": "process", "runtime.device": "cpu", **changes}
+    )
     plan = setup.plan(config, specs[spec])
     assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
     assert plan.capacity == plan.num_learners * config.sequence.batch + config.runtime.num_envs
@@ -126,9 +150,19 @@ def test_what_the_machine_is_used_for(monkeypatch, cores, preset, spec, changes,
 def test_a_learner_with_threads_is_reproducible_too(tmp_path):
     ends = []
     for name in ("a", "b"):
-        run = dicerl.train(dicerl.preset("debug", **{
-            "env.id": "CartPole-v1", "frames": 1000, "runtime.learner_threads": 2, "run_dir": str(tmp_path / name),
-            "evaluation.every": 0}), quiet=True)
+        run = dicerl.train(
+            dicerl.preset(
+                "debug",
+                **{
+                    "env.id": "CartPole-v1",
+                    "frames": 1000,
+                    "runtime.learner_threads": 2,
+                    "run_dir": str(tmp_path / name),
+                    "evaluation.every": 0,
+                },
+            ),
+            quiet=True,
+        )
         ends.append((checkpoints_of(run.directory)[-1] / "model.safetensors").read_bytes())
     assert ends[0] == ends[1]
 
@@ -139,7 +173,10 @@ def test_a_learner_with_threads_is_reproducible_too(tmp_path):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("seconds", ["-5", "nan", "inf"])
 def test_bench_wants_a_length_that_ends(call, monkeypatch, seconds):
-    monkeypatch.setattr("dicerl.bench.bench.bench", lambda *_: pytest.fail(f"the bench was started for {seconds} seconds"))
+    monkeypatch.setattr(
+        "dicerl.bench.bench.bench",
+        lambda *_: pytest.fail(f"the bench was started for {seconds} seconds"),
+    )
     one_line(call("bench", "CartPole-v1", "--seconds", seconds), "seconds")
 
 
@@ -155,21 +192,47 @@ def test_a_whole_is_compared_with_the_stages_before_and_after_it(monkeypatch):
 
 
 def test_bench_json(call, tmp_path):
-    code, out, _ = call("bench", "CartPole-v1", "--preset", "debug", "--runtime", "serial", "--seconds", "0.3", "--repeat", "2", "--json")
+    code, out, _ = call(
+        "bench",
+        "CartPole-v1",
+        "--preset",
+        "debug",
+        "--runtime",
+        "serial",
+        "--seconds",
+        "0.3",
+        "--repeat",
+        "2",
+        "--json",
+    )
     assert code == 0
     assert len(out.splitlines()) == 1
     result = json.loads(out)
     assert set(result) >= {
-        "env", "preset", "runtime", "cores", "env_steps_per_s", "inference_steps_per_s", "burn_in_steps_per_s", "train_steps_per_s",
-        "limit_steps_per_s", "whole_steps_per_s", "efficiency"}
+        "env",
+        "preset",
+        "runtime",
+        "cores",
+        "env_steps_per_s",
+        "inference_steps_per_s",
+        "burn_in_steps_per_s",
+        "train_steps_per_s",
+        "limit_steps_per_s",
+        "whole_steps_per_s",
+        "efficiency",
+    }
     assert result["env"] == "CartPole-v1"
     assert min(v for k, v in result.items() if k.endswith("_per_s")) > 0
     assert list(tmp_path.iterdir()) == []
     (serial,) = result["whole"].values()
     assert len(serial["runs"]) == result["repeat"] == 2
     assert serial["steps_per_s"] == result["whole_steps_per_s"]
-    assert serial["steps_per_s"] == pytest.approx(sum(serial["runs"]) / 2, abs=0.05)  # the median of two; runs are rounded
-    spent = [serial[f"{who}_{what}"] for who, what in (("actor", "environment"), ("actor", "inference"), ("learner", "training"))]
+    # the median of two; runs are rounded
+    assert serial["steps_per_s"] == pytest.approx(sum(serial["runs"]) / 2, abs=0.05)
+    spent = [
+        serial[f"{who}_{what}"]
+        for who, what in (("actor", "environment"), ("actor", "inference"), ("learner", "training"))
+    ]
     assert all(0 < part < 1 for part in spent)
     assert 0.5 < sum(spent) < 1.05  # one process: the parts share its time
 
@@ -187,12 +250,24 @@ def test_bench_of_both_runtimes_says_who_waits(call):
 
 def test_bench_compares_two_results(call, tmp_path):
     for name, factor in (("a", 1.0), ("b", 3.0)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(
-            {"env": "pong", "limit_steps_per_s": 100.0, "whole_steps_per_s": 50.0 * factor, "whole": {"serial": {"steps_per_s": 20.0 * factor}}}))
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps(
+                {
+                    "env": "pong",
+                    "limit_steps_per_s": 100.0,
+                    "whole_steps_per_s": 50.0 * factor,
+                    "whole": {"serial": {"steps_per_s": 20.0 * factor}},
+                }
+            )
+        )
     code, out, _ = call("bench", "--compare", "a.json", "b.json")
     assert code == 0
     ratios = {line.split()[0]: float(line.split()[-1]) for line in out.splitlines()[1:]}
-    assert ratios == {"limit_steps_per_s": 1.0, "whole_steps_per_s": 3.0, "whole.serial.steps_per_s": 3.0}
+    assert ratios == {
+        "limit_steps_per_s": 1.0,
+        "whole_steps_per_s": 3.0,
+        "whole.serial.steps_per_s": 3.0,
+    }
     (tmp_path / "c.json").write_text("{}")
     one_line(call("bench", "--compare", "a.json", "c.json"), "c.json")
     one_line(call("bench", "--compare", "a.json", "nowhere.json"), "nowhere.json")
@@ -201,16 +276,38 @@ def test_bench_compares_two_results(call, tmp_path):
 
 
 def bench_result(**here):
-    process = {"steps_per_s": 100.0, "learner_starved": 0.0, "actor_waiting": 0.0, "actor_environment": 0.1, "policy_lag": 1.0, **here}
+    process = {
+        "steps_per_s": 100.0,
+        "learner_starved": 0.0,
+        "actor_waiting": 0.0,
+        "actor_environment": 0.1,
+        "policy_lag": 1.0,
+        **here,
+    }
     best = "process" if process["steps_per_s"] > 50.0 else "serial"
-    return {"runtime": best, "default_runtime": "process", "num_actors": 1, "num_learners": 1, "learner_threads": 1, "cores": 4, "num_envs": 8,
-            "whole": {"serial": {"steps_per_s": 50.0}, "process": process}}
+    return {
+        "runtime": best,
+        "default_runtime": "process",
+        "num_actors": 1,
+        "num_learners": 1,
+        "learner_threads": 1,
+        "cores": 4,
+        "num_envs": 8,
+        "whole": {"serial": {"steps_per_s": 50.0}, "process": process},
+    }
 
 
-@pytest.mark.parametrize(("here", "said"), [
-    ({}, None), ({"steps_per_s": 40.0}, "--runtime serial"), ({"learner_starved": 0.4}, "--runtime.num-actors 2"),
-    ({"actor_waiting": 0.5}, "--runtime.learner-threads 2"), ({"actor_environment": 0.7}, "faster environment"),
-    ({"policy_lag": 50.0}, "push_every")])
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        ({}, None),
+        ({"steps_per_s": 40.0}, "--runtime serial"),
+        ({"learner_starved": 0.4}, "--runtime.num-actors 2"),
+        ({"actor_waiting": 0.5}, "--runtime.learner-threads 2"),
+        ({"actor_environment": 0.7}, "faster environment"),
+        ({"policy_lag": 50.0}, "push_every"),
+    ],
+)
 def test_bench_says_what_it_would_change(here, said):
     lines = advice(bench_result(**here))
     assert len(lines) == (said is not None)
@@ -218,7 +315,9 @@ def test_bench_says_what_it_would_change(here, said):
 
 
 def test_stages_are_measured_on_sequences_with_as_many_resets_as_the_run_had():
-    config = dicerl.preset("debug", **{"env.id": "CartPole-v1", "sequence.length": 40, "sequence.batch": 32})
+    config = dicerl.preset(
+        "debug", **{"env.id": "CartPole-v1", "sequence.length": 40, "sequence.batch": 32}
+    )
     spec, env = env_spec(config), make_vector_env(config, 4, num_threads=1)
     env.reset(0)
     batch = _played(config, spec, env, np.random.default_rng(0), 0.75)
@@ -226,18 +325,27 @@ def test_stages_are_measured_on_sequences_with_as_many_resets_as_the_run_had():
     assert batch["valid"].shape == (config.sequence.burn_in + 41, 32)
     assert batch["valid"].mean() == pytest.approx(0.75, abs=0.05)
     assert len(np.unique(batch["observation"][:, 0, 0])) > 20  # it was played
-    np.testing.assert_array_equal(batch["observation"][:, 0], batch["observation"][:, 4])  # 4 environments in 32 columns
+    # 4 environments in 32 columns
+    np.testing.assert_array_equal(batch["observation"][:, 0], batch["observation"][:, 4])
     assert (batch["observation"][:, 0] != batch["observation"][:, 1]).any()
 
 
 @pytest.mark.parametrize(("replay", "uses"), [(0.0, 2), (0.5, 4)])
 def test_the_limit_counts_every_training_of_a_step(replay, uses):
-    """Each step is trained ``reuse`` times as a new one; with half of each batch replayed, as often again beside another new one."""
-    config = dicerl.preset("debug", **{"env.id": "CartPole-v1", "collector.replay": replay, "network.lstm": 0})
+    """Each step is trained ``reuse`` times as a new one; with half of each batch replayed, as often
+    again beside another new one.
+    """
+    config = dicerl.preset(
+        "debug", **{"env.id": "CartPole-v1", "collector.replay": replay, "network.lstm": 0}
+    )
     spec = env_spec(config)
     machine = setup.plan(config, spec)
     told = stages(config, spec, machine, 0.05, lambda line: None)
-    cost = 1 / told["env_steps_per_s"] + 1 / told["inference_steps_per_s"] + uses / told["train_steps_per_s"]
+    cost = (
+        1 / told["env_steps_per_s"]
+        + 1 / told["inference_steps_per_s"]
+        + uses / told["train_steps_per_s"]
+    )
     assert told["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
 
 
@@ -245,11 +353,29 @@ def test_the_limit_counts_every_training_of_a_step(replay, uses):
 @pytest.mark.parametrize("runtime", ["serial", "process"])
 def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
     """Also in the middle of the whole, where a run would take it for a wish to be saved."""
-    command = [str(Path(sys.executable).with_name("dicerl")), "bench", "CartPole-v1", "--preset", "debug", "--runtime", runtime, "--seconds", "3",
-               "--repeat", "50"]
+    command = [
+        str(Path(sys.executable).with_name("dicerl")),
+        "bench",
+        "CartPole-v1",
+        "--preset",
+        "debug",
+        "--runtime",
+        runtime,
+        "--seconds",
+        "3",
+        "--repeat",
+        "50",
+    ]
     # As from a terminal: a background shell's children ignore Ctrl-C.
-    bench = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    bench = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     try:
         while "the whole" not in bench.stderr.readline():
             assert bench.poll() is None
@@ -264,10 +390,19 @@ def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("name", "changes", "expected"), [
-    ("paper", {}, 1), ("paper", {"sequence.batch": 16}, 2), ("minatar", {}, 20), ("minatar", {"log_every": 5}, 5)])
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("paper", {}, 1),
+        ("paper", {"sequence.batch": 16}, 2),
+        ("minatar", {}, 20),
+        ("minatar", {"log_every": 5}, 5),
+    ],
+)
 def test_slow_updates_are_told_of_more_often(name, changes, expected):
-    """An update of the paper's size takes seconds here: at the preset's own 50 updates a line, a measurement would end before the first."""
+    """An update of the paper's size takes seconds here: at the preset's own 50 updates a line, a
+    measurement would end before the first.
+    """
     assert updates_a_line(dicerl.preset(name, **changes)) == expected
 
 
@@ -283,10 +418,18 @@ print(policy == os.SCHED_OTHER, nice, os.nice(0), runtime / 1e9 == TURN)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="not asked for here")
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="not asked for here",
+)
 def test_long_turns_are_asked_for_and_nothing_else_is_changed():
     number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
-    done = subprocess.run([sys.executable, "-c", LONG_TURNS.replace("NUMBER", str(number))], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LONG_TURNS.replace("NUMBER", str(number))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     listens = tuple(map(int, re.match(r"(\d+)\.(\d+)", platform.release()).groups())) >= (6, 12)
     assert done.stdout.split()[:3] == ["True", "3", "3"], done.stderr
     assert not listens or done.stdout.split()[3] == "True"

@@ -1,4 +1,6 @@
-"""Report and dashboard in a real browser: figures are drawn, runs can be picked, new metrics appear, nothing complains."""
+"""Report and dashboard in a real browser: figures are drawn, runs can be picked, new metrics
+appear, nothing complains.
+"""
 
 import json
 import shutil
@@ -12,15 +14,26 @@ from dicerl.report.dashboard import make_server
 from dicerl.report.report import write_report
 from runs import append, line, make_run
 
-pytestmark = [pytest.mark.skipif(not (DRIVER and CHROMIUM), reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)"),
-              pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.skipif(
+        not (DRIVER and CHROMIUM),
+        reason="no chromium and chromedriver here (Debian: chromium, chromium-driver)",
+    ),
+    pytest.mark.timeout(600),
+]
 
-READY = "const all = [...document.querySelectorAll('.card')]; return all.length > 0 && all.every(c => c.card.drawn === c.card.wanted)"
+READY = (
+    "const all = [...document.querySelectorAll('.card')]; return all.length > 0 && all.every(c =>"
+    " c.card.drawn === c.card.wanted)"
+)
 # Marks in each card's plot: lines and points with a shape, bars, heat maps with pixels.
 MARKS = """return Object.fromEntries([...document.querySelectorAll('.card')].map(card => [card.dataset.id,
   [...card.querySelectorAll('.scatterlayer path, .barlayer path')].filter(p => (p.getAttribute('d') || '').length > 10).length
   + [...card.querySelectorAll('.heatmaplayer image')].filter(i => i.href.baseVal.length > 100).length]))"""
-NAMES = "return [...new Set([...document.querySelectorAll('.card .plot')].flatMap(p => (p.data || []).map(t => t.name)))]"
+NAMES = (
+    "return [...new Set([...document.querySelectorAll('.card .plot')].flatMap(p => (p.data ||"
+    " []).map(t => t.name)))]"
+)
 BRIGHTNESS = """const [r, g, b] = getComputedStyle(document.querySelector(arguments[0]))[arguments[1]].match(/\\d+/g).map(Number);
   return (r + g + b) / 3"""
 
@@ -61,14 +74,30 @@ def drawn(browser):
 def test_report(browser, runs, tmp_path):
     write_report([runs / n for n in ("dice-0", "dice-1", "baseline-0")], tmp_path / "report.html")
     browser.devtools("Network.enable")
-    browser.devtools("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+    browser.devtools(
+        "Network.emulateNetworkConditions",
+        offline=True,
+        latency=0,
+        downloadThroughput=0,
+        uploadThroughput=0,
+    )
     try:
         browser.open(f"file://{tmp_path}/report.html")
         marks = drawn(browser)
     finally:
-        browser.devtools("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1)
+        browser.devtools(
+            "Network.emulateNetworkConditions",
+            offline=False,
+            latency=0,
+            downloadThroughput=-1,
+            uploadThroughput=-1,
+        )
     assert len(marks) >= 20
-    maps = {f"{kind}/{run}/inv_temperature" for kind in ("values", "visits", "bandits", "votes") for run in ("dice-0", "dice-1")}
+    maps = {
+        f"{kind}/{run}/inv_temperature"
+        for kind in ("values", "visits", "bandits", "votes")
+        for run in ("dice-0", "dice-1")
+    }
     assert maps | {"entropy", "gradient_norm", "clipped", "throughput"} <= set(marks)
     names = browser.js(NAMES)
     assert "dice (2 seeds)" in names
@@ -87,16 +116,26 @@ def test_report_on_a_phone_and_in_the_dark(browser, runs, tmp_path):
         browser.open(f"file://{tmp_path}/report.html")
         drawn(browser)
         assert browser.js("return document.documentElement.scrollWidth") <= 400
-        assert browser.js("return [...document.querySelectorAll('.main-svg')].every(s => s.getBoundingClientRect().width <= 400)")
+        assert browser.js(
+            "return [...document.querySelectorAll('.main-svg')].every(s =>"
+            " s.getBoundingClientRect().width <= 400)"
+        )
         assert browser.js(BRIGHTNESS, "body", "backgroundColor") > 200
         assert browser.js(BRIGHTNESS, ".card .xtitle", "fill") < 80
-        browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        browser.devtools(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark"}],
+        )
         browser.until(READY)
-        browser.until(BRIGHTNESS + " > 180", ".card .xtitle", "fill")  # drawn again, without a reload
+        # drawn again, without a reload
+        browser.until(BRIGHTNESS + " > 180", ".card .xtitle", "fill")
         assert browser.js(BRIGHTNESS, "body", "backgroundColor") < 60
         assert browser.errors() == []
     finally:
-        browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+        browser.devtools(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "light"}],
+        )
         browser.size(1200, 900)
 
 
@@ -118,14 +157,17 @@ def test_report_of_damaged_metrics_opens(browser, runs, tmp_path):
 def test_picking_runs_changes_the_plots(browser, runs, serve):
     browser.open(serve(runs))
     drawn(browser)
-    assert {"dice (2 seeds)", "baseline (2 seeds)"} <= set(browser.js(NAMES))  # all of one environment, as none is running
-    click = "document.querySelector(`[data-run=\"${arguments[0]}\"] input`).click()"
+    # all of one environment, as none is running
+    assert {"dice (2 seeds)", "baseline (2 seeds)"} <= set(browser.js(NAMES))
+    click = 'document.querySelector(`[data-run="${arguments[0]}"] input`).click()'
     for name in ("dice-1", "baseline-0", "baseline-1"):
-        browser.until("return !!document.querySelector(`[data-run=\"${arguments[0]}\"] input`)", name)
+        browser.until('return !!document.querySelector(`[data-run="${arguments[0]}"] input`)', name)
         browser.js(click, name)
         browser.until("return !location.hash.includes(arguments[0])", name)
     browser.until("return document.querySelectorAll('#list input:checked').length === 1")
-    browser.until("return !" + NAMES.removeprefix("return ") + ".some(n => (n || '').startsWith('baseline'))")
+    browser.until(
+        "return !" + NAMES.removeprefix("return ") + ".some(n => (n || '').startsWith('baseline'))"
+    )
     browser.until(READY)
     assert "dice" in browser.js(NAMES)
     assert set(drawn(browser)) >= {"values/dice-0/inv_temperature", "votes/dice-0/inv_temperature"}
@@ -135,9 +177,14 @@ def test_picking_runs_changes_the_plots(browser, runs, serve):
     browser.open("about:blank")
     browser.open(kept)  # the address keeps what was picked
     drawn(browser)
-    picked = browser.js("return [...document.querySelectorAll('#list input:checked')].map(i => i.getAttribute('aria-label'))")
+    picked = browser.js(
+        "return [...document.querySelectorAll('#list input:checked')].map(i =>"
+        " i.getAttribute('aria-label'))"
+    )
     assert set(picked) == {"baseline-1", "dice-0"}
-    browser.js("[...document.querySelectorAll('#list button')].find(b => b.textContent === 'none').click()")
+    browser.js(
+        "[...document.querySelectorAll('#list button')].find(b => b.textContent === 'none').click()"
+    )
     browser.until("return document.body.innerText.includes('Pick one or more runs')")
     assert browser.js("return document.querySelectorAll('.card').length") == 0
     assert browser.errors() == []
@@ -149,14 +196,31 @@ def test_new_metrics_appear_without_a_reload(browser, runs, serve):
     browser.js("window.same = true")
     last = "document.querySelector('[data-id=\"entropy\"] .plot').data[0].x.at(-1)"
     before = browser.js(f"return {last}")
-    path = browser.js("return document.querySelector('[data-id=\"entropy\"] .scatterlayer path.js-line').getAttribute('d')")
-    append(runs / "dice-0", line("train", 5000, entropy=0.7), '{"kind": "train", "frames": 6000, "entr')  # the second one is half-written
+    path = browser.js(
+        'return document.querySelector(\'[data-id="entropy"] .scatterlayer'
+        " path.js-line').getAttribute('d')"
+    )
+    # the second one is half-written
+    append(
+        runs / "dice-0", line("train", 5000, entropy=0.7), '{"kind": "train", "frames": 6000, "entr'
+    )
     browser.until(f"return {last} === 5000")
-    browser.until("return document.querySelector('[data-id=\"entropy\"] .scatterlayer path.js-line').getAttribute('d') !== arguments[0]", path)
-    append(runs / "dice-0", 'opy": 0.6}\n', "\x00\x00 damaged\n", line("evaluation", 7000, mean_return=0.5, stderr=0.1))
+    browser.until(
+        'return document.querySelector(\'[data-id="entropy"] .scatterlayer'
+        " path.js-line').getAttribute('d') !== arguments[0]",
+        path,
+    )
+    append(
+        runs / "dice-0",
+        'opy": 0.6}\n',
+        "\x00\x00 damaged\n",
+        line("evaluation", 7000, mean_return=0.5, stderr=0.1),
+    )
     browser.until(f"return {last} === 6000")
     assert before < 5000
-    assert browser.until("return document.querySelector('#details').textContent.includes('1 damaged line')")
+    assert browser.until(
+        "return document.querySelector('#details').textContent.includes('1 damaged line')"
+    )
     assert browser.js("return window.same")
     assert browser.errors() == []
 
@@ -179,9 +243,14 @@ def test_an_empty_directory_is_friendly_and_fills(browser, tmp_path, trained, se
 def test_a_name_is_text_and_nothing_else(browser, tmp_path, serve):
     run = make_run(tmp_path / "runs" / "<img src=x onerror=alert(1)>", variant="<b>bold</b>")
     append(run, line("episode", 1), line("episode", 50), line("train", 60, entropy=1.0))
-    (run / "config.json").write_text(json.dumps(json.loads((run / "config.json").read_text()) | {"seed": "<script>"}))
+    (run / "config.json").write_text(
+        json.dumps(json.loads((run / "config.json").read_text()) | {"seed": "<script>"})
+    )
     browser.open(serve(tmp_path / "runs"))
     browser.until("return document.querySelectorAll('.card').length > 0")
     browser.until(READY)
-    assert browser.js("return document.querySelectorAll('#content img, #list img, #content b').length") == 0
+    assert (
+        browser.js("return document.querySelectorAll('#content img, #list img, #content b').length")
+        == 0
+    )
     assert browser.errors() == []

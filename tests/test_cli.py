@@ -1,4 +1,6 @@
-"""The command line: every mistake is one line and exit code 2; what a run leaves on disk; --help and --json."""
+"""The command line: every mistake is one line and exit code 2; what a run leaves on disk; --help
+and --json.
+"""
 
 import json
 import re
@@ -28,8 +30,20 @@ from dicerl.run import Run
 from runs import one_line
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
-TINY = ("--preset", "debug", "--frames", "600", "--checkpoint.every", "200", "--evaluation.every", "300", "--evaluation.max-steps", "20",
-        "--tensorboard", "false")
+TINY = (
+    "--preset",
+    "debug",
+    "--frames",
+    "600",
+    "--checkpoint.every",
+    "200",
+    "--evaluation.every",
+    "300",
+    "--evaluation.max-steps",
+    "20",
+    "--tensorboard",
+    "false",
+)
 
 
 class DictObservation(gymnasium.Env):
@@ -51,75 +65,281 @@ MISTAKES = {
     "unknown command": (["trian", "pong"], "'trian'", "train"),
     "no environment": (["train"], "ENV"),
     "unknown game": (["train", "pnog"], "env.id is 'pnog'", "did you mean pong?"),
-    "unknown game with prefix": (["train", "ALE/Brekout-v5"], "'ALE/Brekout-v5'", "did you mean breakout?"),
+    "unknown game with prefix": (
+        ["train", "ALE/Brekout-v5"],
+        "'ALE/Brekout-v5'",
+        "did you mean breakout?",
+    ),
     "unknown gymnasium id": (["train", "CartPol-v1"], "'CartPol-v1'", "did you mean CartPole-v1?"),
     "unknown module": (["train", "no_such_module:X-v0"], "no_such_module", "cannot be imported"),
-    "unknown preset": (["train", "CartPole-v1", "--preset", "labtop"], "preset is 'labtop'", "paper, laptop", "did you mean laptop?"),
-    "unknown variant": (["train", "CartPole-v1", "--variant", "dyce"], "variant is 'dyce'", "baseline", "did you mean dice?"),
-    "unknown field": (["train", "CartPole-v1", "--sequence.bach", "3"], "--sequence.bach", "did you mean --sequence.batch?"),
-    "unknown field with =": (["train", "CartPole-v1", "--optimiser.learning-rate=1"], "did you mean --optimizer.learning-rate?"),
-    "shortened field": (["train", "CartPole-v1", "--frame", "3"], "--frame", "did you mean --frames?"),
+    "unknown preset": (
+        ["train", "CartPole-v1", "--preset", "labtop"],
+        "preset is 'labtop'",
+        "paper, laptop",
+        "did you mean laptop?",
+    ),
+    "unknown variant": (
+        ["train", "CartPole-v1", "--variant", "dyce"],
+        "variant is 'dyce'",
+        "baseline",
+        "did you mean dice?",
+    ),
+    "unknown field": (
+        ["train", "CartPole-v1", "--sequence.bach", "3"],
+        "--sequence.bach",
+        "did you mean --sequence.batch?",
+    ),
+    "unknown field with =": (
+        ["train", "CartPole-v1", "--optimiser.learning-rate=1"],
+        "did you mean --optimizer.learning-rate?",
+    ),
+    "shortened field": (
+        ["train", "CartPole-v1", "--frame", "3"],
+        "--frame",
+        "did you mean --frames?",
+    ),
     "stray argument": (["train", "CartPole-v1", "pong"], "pong"),
     "missing value": (["train", "CartPole-v1", "--frames"], "--frames"),
-    "unknown runtime": (["train", "CartPole-v1", "--runtime", "threads"], "runtime.kind is 'threads'", "auto, serial, process"),
-    "unknown torso": (["train", "CartPole-v1", "--network.torso", "impala"], "network.torso is 'impala'", "impala_deep"),
-    "not true or false": (["train", "CartPole-v1", "--tensorboard", "maybe"], "tensorboard is 'maybe'", "true or false"),
-    "negative batch": (["train", "CartPole-v1", "--sequence.batch", "-3"], "sequence.batch is -3", "between 1"),
+    "unknown runtime": (
+        ["train", "CartPole-v1", "--runtime", "threads"],
+        "runtime.kind is 'threads'",
+        "auto, serial, process",
+    ),
+    "unknown torso": (
+        ["train", "CartPole-v1", "--network.torso", "impala"],
+        "network.torso is 'impala'",
+        "impala_deep",
+    ),
+    "not true or false": (
+        ["train", "CartPole-v1", "--tensorboard", "maybe"],
+        "tensorboard is 'maybe'",
+        "true or false",
+    ),
+    "negative batch": (
+        ["train", "CartPole-v1", "--sequence.batch", "-3"],
+        "sequence.batch is -3",
+        "between 1",
+    ),
     "no frames": (["train", "CartPole-v1", "--frames", "0"], "frames is 0", "between 1"),
-    "half a frame": (["train", "CartPole-v1", "--frames", "1.5"], "frames is '1.5'", "whole number"),
+    "half a frame": (
+        ["train", "CartPole-v1", "--frames", "1.5"],
+        "frames is '1.5'",
+        "whole number",
+    ),
     "NaN": (["train", "CartPole-v1", "--loss.discount", "nan"], "loss.discount is 'nan'", "finite"),
     "infinite": (["train", "CartPole-v1", "--loss.q", "inf"], "loss.q is 'inf'", "finite"),
-    "no number": (["train", "CartPole-v1", "--optimizer.learning-rate", "abc"], "optimizer.learning_rate is 'abc'", "a finite number"),
+    "no number": (
+        ["train", "CartPole-v1", "--optimizer.learning-rate", "abc"],
+        "optimizer.learning_rate is 'abc'",
+        "a finite number",
+    ),
     "negative seed": (["train", "CartPole-v1", "--seed", "-1"], "seed is -1", "between 0"),
-    "a million environments": (["train", "CartPole-v1", "--runtime.num-envs", "1000000"], "runtime.num_envs is 1000000", "100000"),
+    "a million environments": (
+        ["train", "CartPole-v1", "--runtime.num-envs", "1000000"],
+        "runtime.num_envs is 1000000",
+        "100000",
+    ),
     "too many games for the memory": (
-        ["train", "pong", "--preset", "paper", "--runtime.num-envs", "100000", "--runtime", "serial"],
-        "runtime.num_envs is 100000", "GiB free"),
+        [
+            "train",
+            "pong",
+            "--preset",
+            "paper",
+            "--runtime.num-envs",
+            "100000",
+            "--runtime",
+            "serial",
+        ],
+        "runtime.num_envs is 100000",
+        "GiB free",
+    ),
     "too much capacity for the memory": (
-        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"], "sequence.capacity is 100000000", "GiB free"),
+        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"],
+        "sequence.capacity is 100000000",
+        "GiB free",
+    ),
     "too large a batch for the memory": (
-        ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"], "sequence.batch is 1000000", "GiB free"),
+        ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"],
+        "sequence.batch is 1000000",
+        "GiB free",
+    ),
     "too much to replay for the memory": (
-        ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "100000000", "--runtime", "serial"],
-        "collector.replay_capacity is 100000000", "GiB free"),
+        [
+            "train",
+            "pong",
+            "--collector.replay",
+            "0.5",
+            "--collector.replay-capacity",
+            "100000000",
+            "--runtime",
+            "serial",
+        ],
+        "collector.replay_capacity is 100000000",
+        "GiB free",
+    ),
     "too long sequences for the memory": (
-        ["train", "pong", "--sequence.length", "100000", "--runtime", "serial"], "sequence.length is 100000", "GiB free"),
+        ["train", "pong", "--sequence.length", "100000", "--runtime", "serial"],
+        "sequence.length is 100000",
+        "GiB free",
+    ),
     "too many recurrent states for the memory": (
-        ["train", "CartPole-v1", "--runtime.num-envs", "100000", "--sequence.length", "1000", "--network.lstm", "1024"],
-        "runtime.num_envs is 100000", "GiB free"),
+        [
+            "train",
+            "CartPole-v1",
+            "--runtime.num-envs",
+            "100000",
+            "--sequence.length",
+            "1000",
+            "--network.lstm",
+            "1024",
+        ],
+        "runtime.num_envs is 100000",
+        "GiB free",
+    ),
     "too large a network for the memory": (
         ["train", "CartPole-v1", "--network.hidden", "65536", "--network.lstm", "65536"],
-        "network.hidden is 65536", "network.lstm 65536", "38,655,819,779 parameters", "1152.03 GiB", "GiB free"),
+        "network.hidden is 65536",
+        "network.lstm 65536",
+        "38,655,819,779 parameters",
+        "1152.03 GiB",
+        "GiB free",
+    ),
     "too large an LSTM for the memory": (
-        ["train", "pong", "--network.lstm", "65536", "--runtime", "process"], "network.lstm is 65536", "network.hidden 256", "GiB free"),
+        ["train", "pong", "--network.lstm", "65536", "--runtime", "process"],
+        "network.lstm is 65536",
+        "network.hidden 256",
+        "GiB free",
+    ),
     "too much capacity for shared memory": (
-        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "process"], "sequence.capacity is 100000000", "/dev/shm"),
+        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "process"],
+        "sequence.capacity is 100000000",
+        "/dev/shm",
+    ),
     "too many games for shared memory": (
-        ["train", "pong", "--preset", "paper", "--runtime.num-envs", "100000", "--runtime", "process"], "runtime.num_envs is 100000", "/dev/shm"),
-    "capacity below a batch": (["train", "CartPole-v1", "--sequence.capacity", "3"], "sequence.capacity is 3", "at least"),
-    "more actors than environments": (["train", "CartPole-v1", "--runtime.num-actors", "99"], "runtime.num_actors is 99", "only"),
-    "no such device": (["train", "CartPole-v1", "--runtime.device", "tpu:9"], "runtime.device is 'tpu:9'"),
-    "a torso that does not fit": (["train", "CartPole-v1", "--network.torso", "minatar"], "network.torso is 'minatar'", "images"),
-    "continuous actions": (["train", "CliContinuous-v0"], "CliContinuous-v0 acts in Box", SUPPORTED),
+        [
+            "train",
+            "pong",
+            "--preset",
+            "paper",
+            "--runtime.num-envs",
+            "100000",
+            "--runtime",
+            "process",
+        ],
+        "runtime.num_envs is 100000",
+        "/dev/shm",
+    ),
+    "capacity below a batch": (
+        ["train", "CartPole-v1", "--sequence.capacity", "3"],
+        "sequence.capacity is 3",
+        "at least",
+    ),
+    "more actors than environments": (
+        ["train", "CartPole-v1", "--runtime.num-actors", "99"],
+        "runtime.num_actors is 99",
+        "only",
+    ),
+    "no such device": (
+        ["train", "CartPole-v1", "--runtime.device", "tpu:9"],
+        "runtime.device is 'tpu:9'",
+    ),
+    "a torso that does not fit": (
+        ["train", "CartPole-v1", "--network.torso", "minatar"],
+        "network.torso is 'minatar'",
+        "images",
+    ),
+    "continuous actions": (
+        ["train", "CliContinuous-v0"],
+        "CliContinuous-v0 acts in Box",
+        SUPPORTED,
+    ),
     "dict observations": (["train", "CliDict-v0"], "CliDict-v0 observes Dict", SUPPORTED),
-    "discrete observations": (["train", "FrozenLake-v1"], "FrozenLake-v1 observes Discrete(16)", SUPPORTED),
-    "DR-Trace without casa": (["train", "CartPole-v1", "--loss.estimator", "drtrace"], "loss.estimator is 'drtrace'", "learns nothing", "casa"),
+    "discrete observations": (
+        ["train", "FrozenLake-v1"],
+        "FrozenLake-v1 observes Discrete(16)",
+        SUPPORTED,
+    ),
+    "DR-Trace without casa": (
+        ["train", "CartPole-v1", "--loss.estimator", "drtrace"],
+        "loss.estimator is 'drtrace'",
+        "learns nothing",
+        "casa",
+    ),
     "a trainable tau of another family": (
-        ["train", "CartPole-v1", "--variant", "casa/trainable_tau", "--behaviour.family", "mixture"], "behaviour.source is 'trainable'", "boltzmann"),
-    "a mixture of one": (["train", "CartPole-v1", "--behaviour.mixture", "3"], "behaviour.mixture is (3.0,)", "1/tau1,1/tau2,w"),
-    "a mixture in the wrong order": (["train", "CartPole-v1", "--behaviour.mixture", "9,3,0.5"], "behaviour.mixture", "1/tau1 <= 1/tau2"),
-    "all replayed": (["train", "CartPole-v1", "--collector.replay", "1"], "collector.replay is 1", "between 0 and 0.99"),
-    "replay of less than one": (["train", "CartPole-v1", "--collector.replay", "0.01"], "collector.replay is 0.01", "at least one"),
+        [
+            "train",
+            "CartPole-v1",
+            "--variant",
+            "casa/trainable_tau",
+            "--behaviour.family",
+            "mixture",
+        ],
+        "behaviour.source is 'trainable'",
+        "boltzmann",
+    ),
+    "a mixture of one": (
+        ["train", "CartPole-v1", "--behaviour.mixture", "3"],
+        "behaviour.mixture is (3.0,)",
+        "1/tau1,1/tau2,w",
+    ),
+    "a mixture in the wrong order": (
+        ["train", "CartPole-v1", "--behaviour.mixture", "9,3,0.5"],
+        "behaviour.mixture",
+        "1/tau1 <= 1/tau2",
+    ),
+    "all replayed": (
+        ["train", "CartPole-v1", "--collector.replay", "1"],
+        "collector.replay is 1",
+        "between 0 and 0.99",
+    ),
+    "replay of less than one": (
+        ["train", "CartPole-v1", "--collector.replay", "0.01"],
+        "collector.replay is 0.01",
+        "at least one",
+    ),
     "replay from too few": (
-        ["train", "CartPole-v1", "--collector.replay", "0.5", "--collector.replay-capacity", "2"], "collector.replay_capacity is 2", "takes 4"),
+        ["train", "CartPole-v1", "--collector.replay", "0.5", "--collector.replay-capacity", "2"],
+        "collector.replay_capacity is 2",
+        "takes 4",
+    ),
     "too much replay for the memory": (
-        ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "50000000", "--runtime", "serial"],
-        "collector.replay_capacity is 50000000", "GiB free"),
+        [
+            "train",
+            "pong",
+            "--collector.replay",
+            "0.5",
+            "--collector.replay-capacity",
+            "50000000",
+            "--runtime",
+            "serial",
+        ],
+        "collector.replay_capacity is 50000000",
+        "GiB free",
+    ),
     "too much replay for shared memory": (
-        ["train", "pong", "--collector.replay", "0.5", "--collector.replay-capacity", "50000000", "--runtime", "process"],
-        "collector.replay_capacity is 50000000", "GiB free in /dev/shm"),
-    "unknown ablation": (["train", "CartPole-v1", "--variant", "casa/no_stop_p"], "variant is 'casa/no_stop_p'", "did you mean casa/no_stop_pi?"),
-    "unknown family": (["train", "CartPole-v1", "--behaviour.family", "eps"], "behaviour.family is 'eps'", "boltzmann, epsilon"),
+        [
+            "train",
+            "pong",
+            "--collector.replay",
+            "0.5",
+            "--collector.replay-capacity",
+            "50000000",
+            "--runtime",
+            "process",
+        ],
+        "collector.replay_capacity is 50000000",
+        "GiB free in /dev/shm",
+    ),
+    "unknown ablation": (
+        ["train", "CartPole-v1", "--variant", "casa/no_stop_p"],
+        "variant is 'casa/no_stop_p'",
+        "did you mean casa/no_stop_pi?",
+    ),
+    "unknown family": (
+        ["train", "CartPole-v1", "--behaviour.family", "eps"],
+        "behaviour.family is 'eps'",
+        "boltzmann, epsilon",
+    ),
     "resume without a run": (["resume"], "RUN"),
     "resume of nothing": (["resume", "nowhere"], "nowhere holds no run"),
     "unknown option of resume": (["resume", "nowhere", "--frames", "3"], "--frames"),
@@ -136,14 +356,35 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(call, tmp_path, mistake
 
 
 def test_a_mistake_through_the_installed_command(tmp_path):
-    done = subprocess.run([DICERL, "train", "pong", "--preset", "labtop"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [DICERL, "train", "pong", "--preset", "labtop"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     one_line((done.returncode, done.stdout, done.stderr), "did you mean laptop?")
 
 
 def test_the_same_directory_works_once_the_mistake_is_mended(call, tmp_path):
     """A start that failed must not leave a run that can be neither trained nor resumed."""
-    one_line(call("train", "CartPole-v1", "--network.torso", "minatar", "--run-dir", "run", "--quiet"), "network.torso")
-    code, _, err = call("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0", "--run-dir", "run", "--quiet")
+    one_line(
+        call("train", "CartPole-v1", "--network.torso", "minatar", "--run-dir", "run", "--quiet"),
+        "network.torso",
+    )
+    code, _, err = call(
+        "train",
+        "CartPole-v1",
+        *TINY,
+        "--frames",
+        "40",
+        "--evaluation.every",
+        "0",
+        "--run-dir",
+        "run",
+        "--quiet",
+    )
     assert code == 0, err
 
 
@@ -166,7 +407,12 @@ def copy(finished, tmp_path):
 
 def test_a_finished_run_is_not_overwritten(call, copy):
     before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
-    one_line(call("train", "CartPole-v1", *TINY, "--run-dir", copy), str(copy), "already holds a run", f"dicerl resume {copy}")
+    one_line(
+        call("train", "CartPole-v1", *TINY, "--run-dir", copy),
+        str(copy),
+        "already holds a run",
+        f"dicerl resume {copy}",
+    )
     assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
 
 
@@ -194,7 +440,9 @@ def test_a_directory_another_process_has_just_taken(call, tmp_path):
 def test_a_run_directory_that_is_a_file(call, tmp_path):
     (tmp_path / "file").write_text("precious")
     one_line(call("train", "CartPole-v1", "--run-dir", "file"), "run_dir file is a file")
-    one_line(call("train", "CartPole-v1", "--run-dir", "file/below"), "file/below", "cannot be made")
+    one_line(
+        call("train", "CartPole-v1", "--run-dir", "file/below"), "file/below", "cannot be made"
+    )
     one_line(call("resume", "file"), "file holds no run")
     assert (tmp_path / "file").read_text() == "precious"
 
@@ -206,14 +454,31 @@ def test_a_run_directory_with_something_else_in_it(call, tmp_path):
     assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.png"]
 
 
-@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a directory that even root cannot write to")
+@pytest.mark.skipif(
+    not Path("/sys/kernel").is_dir(), reason="needs a directory that even root cannot write to"
+)
 def test_a_run_directory_that_cannot_be_written(call):
-    one_line(call("train", "CartPole-v1", "--run-dir", "/sys/dicerl-test"), "run_dir /sys/dicerl-test cannot be made", "ermi")
+    one_line(
+        call("train", "CartPole-v1", "--run-dir", "/sys/dicerl-test"),
+        "run_dir /sys/dicerl-test cannot be made",
+        "ermi",
+    )
 
 
 def test_a_config_that_cannot_be_written_leaves_no_run(call, tmp_path):
     """As on a full disk; once there is room, the same command works."""
-    command = ("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0", "--run-dir", "run", "--quiet")
+    command = (
+        "train",
+        "CartPole-v1",
+        *TINY,
+        "--frames",
+        "40",
+        "--evaluation.every",
+        "0",
+        "--run-dir",
+        "run",
+        "--quiet",
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
     try:
@@ -256,8 +521,14 @@ DAMAGES = {
     "state empty": ("state.json", lambda p: p.write_bytes(b"")),
     "state of bytes": ("state.json", lambda p: p.write_bytes(bytes(range(256)))),
     "state a list": ("state.json", lambda p: p.write_text("[]")),
-    "state without a counter": ("state.json", rewrite(lambda s: {k: v for k, v in s.items() if k != "agent_steps"})),
-    "state with another counter": ("state.json", rewrite(lambda s: s | {"agent_steps": s["agent_steps"] + 64})),
+    "state without a counter": (
+        "state.json",
+        rewrite(lambda s: {k: v for k, v in s.items() if k != "agent_steps"}),
+    ),
+    "state with another counter": (
+        "state.json",
+        rewrite(lambda s: s | {"agent_steps": s["agent_steps"] + 64}),
+    ),
     "state with odd checksums": ("state.json", rewrite(lambda s: s | {"checksums": []})),
     "state of a later format": ("state.json", rewrite(lambda s: s | {"format": 999})),
 }
@@ -278,7 +549,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(call, finished
     resumed = [line for line in lines if line.get("event") == "resume"]
     assert [line["updates"] for line in resumed] == [int(before.name)]
     assert [line["reason"] for line in lines if line.get("event") == "checkpoint_damaged"] == named
-    # It finished again, over the same ground, and wrote a whole checkpoint in the damaged one's place.
+    # It finished again, over the same ground, and wrote a whole checkpoint in the damaged one's
+    # place.
     assert lines[-1]["frames"] == read_lines(finished / "metrics.jsonl")[-1]["frames"]
     assert checkpoint.newest(copy)[0] == newest
 
@@ -287,7 +559,11 @@ def test_a_quiet_resume_notes_a_damaged_checkpoint_too(call, copy):
     newest = checkpoint.checkpoints_of(copy)[-1]
     truncate(newest / "model.safetensors")
     assert call("resume", copy, "--quiet") == (0, "", "")
-    (event,) = [line for line in read_lines(copy / "metrics.jsonl") if line.get("event") == "checkpoint_damaged"]
+    (event,) = [
+        line
+        for line in read_lines(copy / "metrics.jsonl")
+        if line.get("event") == "checkpoint_damaged"
+    ]
     assert event["reason"] == f"{newest}/model.safetensors is damaged; trying the one before"
     assert event["updates"] < int(newest.name)
 
@@ -312,8 +588,12 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning(call, finished, co
     assert err.splitlines()[0] == f"{copy} has no checkpoint yet; starting from the beginning"
     models = [checkpoint.checkpoints_of(run)[-1] / "model.safetensors" for run in (finished, copy)]
     assert models[0].read_bytes() == models[1].read_bytes()
-    assert [line["event"] for line in read_lines(copy / "metrics.jsonl") if line["kind"] == "event"] == ["start"]
-    assert (copy / "metrics.discarded.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+    assert [
+        line["event"] for line in read_lines(copy / "metrics.jsonl") if line["kind"] == "event"
+    ] == ["start"]
+    assert (copy / "metrics.discarded.jsonl").read_bytes() == (
+        finished / "metrics.jsonl"
+    ).read_bytes()
 
 
 CONFIGS = {
@@ -401,18 +681,33 @@ def another(name, kind):
 def test_every_field_can_be_given(monkeypatch):
     """Each option reaches the field it names, written with dashes or underscores."""
     given = []
-    monkeypatch.setattr("dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config))
-    changes = {name: another(name, kind) for name, (kind, _) in fields_of().items() if name not in cli.HIDDEN}
+    monkeypatch.setattr(
+        "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
+    )
+    changes = {
+        name: another(name, kind)
+        for name, (kind, _) in fields_of().items()
+        if name not in cli.HIDDEN
+    }
     for style in (lambda name: name, lambda name: name.replace("_", "-")):
-        args = [f"--{style(name)}={','.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in changes.items()]
+        args = [
+            f"--{style(name)}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in changes.items()
+        ]
         cli.main(["train", "CartPole-v1", "--preset", "paper", *args])
     assert given == [Config().replace(**{"env.id": "CartPole-v1"}, **changes)] * 2
 
 
 def test_flags_of_true_and_false(monkeypatch):
     given = []
-    monkeypatch.setattr("dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config))
-    for args in (["--env.episodic-life"], ["--env.episodic-life", "true"], ["--env.episodic-life=no"]):
+    monkeypatch.setattr(
+        "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
+    )
+    for args in (
+        ["--env.episodic-life"],
+        ["--env.episodic-life", "true"],
+        ["--env.episodic-life=no"],
+    ):
         cli.main(["train", "pong", *args])
     assert [c.env.episodic_life for c in given] == [True, True, False]
 
@@ -426,7 +721,10 @@ def test_version_and_no_command(call):
 
 def test_help_is_quick():
     """It imports no torch."""
-    code = "import sys; from dicerl.cli import build_parser; build_parser().format_help(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from dicerl.cli import build_parser; build_parser().format_help();"
+        " sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
@@ -434,10 +732,26 @@ def test_help_is_quick():
 
 RUNS = {
     "CartPole-v1": (1, ()),
-    "MinAtar/Breakout-v1": (1, ("--frames", "1200", "--checkpoint.every", "500", "--evaluation.every", "500")),
+    "MinAtar/Breakout-v1": (
+        1,
+        ("--frames", "1200", "--checkpoint.every", "500", "--evaluation.every", "500"),
+    ),
     # An eighth of the preset's frames, with episodes cut short so that some end.
-    "pong": (4, ("--frames", "512", "--checkpoint.every", "250", "--evaluation.every", "250", "--evaluation.max-steps", "12",
-                 "--env.max-episode-frames", "40")),
+    "pong": (
+        4,
+        (
+            "--frames",
+            "512",
+            "--checkpoint.every",
+            "250",
+            "--evaluation.every",
+            "250",
+            "--evaluation.max-steps",
+            "12",
+            "--env.max-episode-frames",
+            "40",
+        ),
+    ),
 }
 
 
@@ -471,20 +785,33 @@ def test_the_debug_preset_end_to_end(call, tmp_path, env):
     trained = [line for line in lines if line["kind"] == "train"]
     assert all(np.isfinite(line["loss"]) for line in trained)
     assert len({line["updates"] for line in trained}) == len(trained)
-    assert all(line["length"] > 0 and np.isfinite(line["return"]) for line in lines if line["kind"] == "episode")
+    assert all(
+        line["length"] > 0 and np.isfinite(line["return"])
+        for line in lines
+        if line["kind"] == "episode"
+    )
 
-    evaluations = [json.loads(line) for line in (directory / "evaluations.jsonl").read_text().splitlines()]
+    evaluations = [
+        json.loads(line) for line in (directory / "evaluations.jsonl").read_text().splitlines()
+    ]
     assert evaluations == [line for line in lines if line["kind"] == "evaluation"]
     assert len(evaluations) >= 2
     for line in evaluations:
-        assert len(line["returns"]) == len(line["inv_temperatures"]) == len(line["greedy_returns"]) == config["evaluation"]["episodes"]
+        assert (
+            len(line["returns"])
+            == len(line["inv_temperatures"])
+            == len(line["greedy_returns"])
+            == config["evaluation"]["episodes"]
+        )
     assert any((directory / "tensorboard").glob("events.out.tfevents.*"))
 
     saved = checkpoint.checkpoints_of(directory)
     assert int(saved[-1].name) == summary["updates"] == lines[-1]["updates"]
     assert len(saved) >= 2
     for path in saved:
-        assert {"model.safetensors", "optimizer.safetensors", "state.json"} <= {p.name for p in path.iterdir()}
+        assert {"model.safetensors", "optimizer.safetensors", "state.json"} <= {
+            p.name for p in path.iterdir()
+        }
         state = checkpoint.read_state(path)
         assert state["updates"] == int(path.name)
         assert state["frames"] == state["agent_steps"] * repeat
@@ -515,18 +842,38 @@ def test_two_runs_without_a_directory_do_not_meet(call, tmp_path):
     directories = [Path(json.loads(out)["run"]) for _, out, _ in results]
     assert directories == [Path("runs/CartPole_v1-dice-0"), Path("runs/CartPole_v1-dice-0-2")]
     for directory in directories:
-        assert [line["event"] for line in read_lines(tmp_path / directory / "metrics.jsonl") if line["kind"] == "event"] == ["start"]
+        assert [
+            line["event"]
+            for line in read_lines(tmp_path / directory / "metrics.jsonl")
+            if line["kind"] == "event"
+        ] == ["start"]
 
 
 def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monkeypatch):
     scores = iter([1.0, 9.0, 2.0, 3.0, 4.0, 5.0])
     real = Evaluator.evaluate
-    monkeypatch.setattr(Evaluator, "evaluate", lambda self, *args: real(self, *args) | {"mean_return": next(scores)})
+    monkeypatch.setattr(
+        Evaluator, "evaluate", lambda self, *args: real(self, *args) | {"mean_return": next(scores)}
+    )
     made = []
     finish = checkpoint.finish
     monkeypatch.setattr(checkpoint, "finish", lambda *args: made.append(finish(*args)) or made[-1])
-    code, _, err = call("train", "CartPole-v1", *TINY, "--frames", "960", "--checkpoint.every", "160", "--evaluation.every", "160",
-                        "--checkpoint.keep", "2", "--run-dir", "run", "--quiet")
+    code, _, err = call(
+        "train",
+        "CartPole-v1",
+        *TINY,
+        "--frames",
+        "960",
+        "--checkpoint.every",
+        "160",
+        "--evaluation.every",
+        "160",
+        "--checkpoint.keep",
+        "2",
+        "--run-dir",
+        "run",
+        "--quiet",
+    )
     assert code == 0, err
     assert len(made) == 6  # an evaluation before each
     kept = checkpoint.checkpoints_of(tmp_path / "run")
@@ -538,7 +885,15 @@ def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monke
 
 @pytest.mark.parametrize(
     ("keep", "best", "left"),
-    [(2, None, {30, 40}), (2, 10, {10, 30, 40}), (2, 40, {30, 40}), (1, 20, {20, 40}), (9, 10, {10, 20, 30, 40}), (1, 77, {40})])
+    [
+        (2, None, {30, 40}),
+        (2, 10, {10, 30, 40}),
+        (2, 40, {30, 40}),
+        (1, 20, {20, 40}),
+        (9, 10, {10, 20, 30, 40}),
+        (1, 77, {40}),
+    ],
+)
 def test_pruning(tmp_path, keep, best, left):
     for name in ("10", "20", "30", "40"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
@@ -564,15 +919,29 @@ def test_variants_lists_all_with_what_they_are(call, monkeypatch):
     assert len(out.splitlines()) == 1
     listed = json.loads(out)
     assert list(listed) == list(VARIANTS)
-    printed = {"dice": (True, True, True), "baseline": (False, False, False), "random": (True, True, False), "entropy": (True, False, True)}
+    printed = {
+        "dice": (True, True, True),
+        "baseline": (False, False, False),
+        "random": (True, True, False),
+        "entropy": (True, False, True),
+    }
     for name, expected in printed.items():
         assert tuple(listed[name]["characteristics"].values()) == expected
-    assert listed["casa/no_stop_v"]["changes"] == {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1, "loss.stop_v": False}
+    assert listed["casa/no_stop_v"]["changes"] == {
+        "loss.critic": "casa",
+        "loss.estimator": "drtrace",
+        "loss.auxiliary": 0.1,
+        "loss.stop_v": False,
+    }
 
     monkeypatch.setenv("COLUMNS", "200")
     code, out, err = call("variants")
     assert (code, err) == (0, "")
-    rows = {line.split()[0]: line for line in out.splitlines() if line.split() and line.split()[0] in VARIANTS}
+    rows = {
+        line.split()[0]: line
+        for line in out.splitlines()
+        if line.split() and line.split()[0] in VARIANTS
+    }
     assert list(rows) == list(VARIANTS)  # one line each
     for name, line in rows.items():
         assert VARIANTS[name][0] in line
@@ -583,23 +952,63 @@ def test_variants_lists_all_with_what_they_are(call, monkeypatch):
 
 
 def test_variants_imports_no_torch():
-    code = "import sys; from dicerl.cli import main; main(['variants', '--json']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True).returncode == 0
+    code = (
+        "import sys; from dicerl.cli import main; main(['variants', '--json']); sys.exit('torch' in"
+        " sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], timeout=60, check=False, capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 # --- the paper's table (dice.tex, "Hyperparameters for Atari Experiments")
 
 PAPER = {
-    "env.image_size": 84, "env.action_repeat": 4, "env.frame_stack": 4, "env.full_action_space": True, "env.episodic_life": False,
-    "frames": 200_000_000, "sequence.reuse": 2, "runtime.num_envs": 160, "env.reward_shape": "log", "env.noop_max": 30,
-    "sequence.burn_in": 40, "sequence.length": 80, "sequence.batch": 64, "loss.discount": 0.997, "loss.value": 1.0, "loss.q": 10.0,
-    "loss.policy": 10.0, "loss.entropy": 0.0, "loss.c_bar": 1.05, "loss.rho_bar": 1.05, "network.lstm": 256,
-    "optimizer.weight_decay": 0.01, "optimizer.learning_rate": 5e-4, "optimizer.warmup": 4000.0, "optimizer.beta1": 0.9,
-    "optimizer.beta2": 0.98, "optimizer.eps": 1e-6, "optimizer.clip_norm": 50.0, "runtime.push_every": 25, "runtime.pull_every": 64,
-    "bandit.num_bandits": 7, "bandit.learning_rates": (0.05, 0.1, 0.2), "bandit.widths": (1, 2, 3), "bandit.num_candidates": 7,
-    "bandit.ucb_scale": 1.0, "bandit.max_inv_temperature": 50.0,
-    # Not in the table but in its spirit: no sticky actions, one vote, temperatures in the paper's own units.
-    "env.sticky_actions": 0.0, "behaviour.source": "bandit", "behaviour.scale": "raw", "network.last_action_reward": False,
+    "env.image_size": 84,
+    "env.action_repeat": 4,
+    "env.frame_stack": 4,
+    "env.full_action_space": True,
+    "env.episodic_life": False,
+    "frames": 200_000_000,
+    "sequence.reuse": 2,
+    "runtime.num_envs": 160,
+    "env.reward_shape": "log",
+    "env.noop_max": 30,
+    "sequence.burn_in": 40,
+    "sequence.length": 80,
+    "sequence.batch": 64,
+    "loss.discount": 0.997,
+    "loss.value": 1.0,
+    "loss.q": 10.0,
+    "loss.policy": 10.0,
+    "loss.entropy": 0.0,
+    "loss.c_bar": 1.05,
+    "loss.rho_bar": 1.05,
+    "network.lstm": 256,
+    "optimizer.weight_decay": 0.01,
+    "optimizer.learning_rate": 5e-4,
+    "optimizer.warmup": 4000.0,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.98,
+    "optimizer.eps": 1e-6,
+    "optimizer.clip_norm": 50.0,
+    "runtime.push_every": 25,
+    "runtime.pull_every": 64,
+    "bandit.num_bandits": 7,
+    "bandit.learning_rates": (0.05, 0.1, 0.2),
+    "bandit.widths": (1, 2, 3),
+    "bandit.num_candidates": 7,
+    "bandit.ucb_scale": 1.0,
+    "bandit.max_inv_temperature": 50.0,
+    # Not in the table but in its spirit: no sticky actions, one vote, temperatures in the paper's
+    # own units.
+    "env.sticky_actions": 0.0,
+    "behaviour.source": "bandit",
+    "behaviour.scale": "raw",
+    "network.last_action_reward": False,
 }
 
 
@@ -607,12 +1016,19 @@ def test_the_paper_preset_is_the_papers_table():
     config = dicerl.preset("paper")
     assert {name: get(config, name) for name in PAPER} == PAPER
     rows = {name for name, (_, field) in fields_of().items() if field.metadata["paper"]}
-    assert rows - {"network.torso"} <= set(PAPER)  # every field that names a row of the table is checked here
+    # every field that names a row of the table is checked here
+    assert rows - {"network.torso"} <= set(PAPER)
 
 
 def test_the_paper_preset_has_the_deep_torso_and_anneals_to_zero():
     config = dicerl.preset("paper")
-    atari = EnvSpec(name="pong", observation_shape=(4, 84, 84), observation_dtype=np.dtype(np.uint8), num_actions=18, action_repeat=4)
+    atari = EnvSpec(
+        name="pong",
+        observation_shape=(4, 84, 84),
+        observation_dtype=np.dtype(np.uint8),
+        num_actions=18,
+        action_repeat=4,
+    )
     assert Network(config, atari).torso_name == "impala_deep"
     total = learner.total_updates(config, 4)
     assert total == 19532  # 200M frames / 4 * 2 / (64 * 80), rounded up

@@ -1,4 +1,6 @@
-"""collector.py, sequence.Store and parameter_server.py: bounded, nothing dropped or overwritten, nothing torn (SPEC 5)."""
+"""collector.py, sequence.Store and parameter_server.py: bounded, nothing dropped or overwritten,
+nothing torn (SPEC 5).
+"""
 
 import pickle
 import threading
@@ -26,7 +28,7 @@ from dicerl.sequence import Store, allocate, schema, window_bytes, window_length
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-# --- Collector ----------------------------------------------------------------------------------------------------------------------
+# --- Collector ------------------------------------------------------------------------------------
 
 
 def test_a_sequence_is_served_reuse_times_then_its_slot_is_free():
@@ -39,7 +41,12 @@ def test_a_sequence_is_served_reuse_times_then_its_slot_is_free():
         assert not collector.ready()  # a slot that is out cannot be served again
         collector.taken(slots)
         assert collector.served == 2 * use
-    assert (collector.received, collector.retired, collector.num_free, len(collector)) == (2, 2, 3, 0)
+    assert (collector.received, collector.retired, collector.num_free, len(collector)) == (
+        2,
+        2,
+        3,
+        0,
+    )
 
 
 def test_a_full_collector_lends_nothing_until_a_slot_retires():
@@ -96,7 +103,8 @@ def test_restore_goes_on_where_pending_stopped():
 
     after = Collector(capacity=8, batch=3, reuse=2)
     slots = after.restore([used for _, used in pending])
-    names = dict(zip(slots, [slot for slot, _ in pending], strict=True))  # which sequence lies in which slot now
+    # which sequence lies in which slot now
+    names = dict(zip(slots, [slot for slot, _ in pending], strict=True))
     assert after.received == 0  # they were counted when they first came
     for collector in (before, after):
         collector.receive(collector.lend(1))
@@ -112,7 +120,9 @@ def test_restore_goes_on_where_pending_stopped():
 
 
 class Books:
-    """What the collector promises, kept beside it in the simplest way: which sequence lies in which slot, and how often it was served."""
+    """What the collector promises, kept beside it in the simplest way: which sequence lies in which
+    slot, and how often it was served.
+    """
 
     def __init__(self, capacity, batch, reuse):
         self.collector = Collector(capacity, batch, reuse)
@@ -161,8 +171,17 @@ class Books:
 
 
 @quick
-@given(st.integers(1, 4), st.integers(0, 5), st.integers(1, 3),
-       st.lists(st.tuples(st.sampled_from(["lend", "receive", "give_back", "serve", "take"]), st.integers(0, 4)), max_size=80))
+@given(
+    st.integers(1, 4),
+    st.integers(0, 5),
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["lend", "receive", "give_back", "serve", "take"]), st.integers(0, 4)
+        ),
+        max_size=80,
+    ),
+)
 def test_any_order_of_events_keeps_the_books(batch, spare, reuse, events):
     books = Books(batch + spare, batch, reuse)
     for name, count in events:
@@ -183,11 +202,13 @@ def test_any_order_of_events_keeps_the_books(batch, spare, reuse, events):
     assert collector.num_free + len(collector) == books.capacity
 
 
-# --- Collector with replay ----------------------------------------------------------------------------------------------------------
+# --- Collector with replay ------------------------------------------------------------------------
 
 
 class ReplayBooks(Books):
-    """The same with replay: a batch is some new sequences, each of which has its own ``reuse`` uses, then older ones."""
+    """The same with replay: a batch is some new sequences, each of which has its own ``reuse``
+    uses, then older ones.
+    """
 
     def __init__(self, replayed, replay_capacity, batch, spare, reuse):
         super().__init__(batch + replay_capacity + spare, batch, reuse)
@@ -208,7 +229,8 @@ class ReplayBooks(Books):
         slots = self.collector.next_batch()
         assert len(slots) == len(set(slots)) == self.batch  # no sequence twice in a batch
         new, again = slots[: self.batch - older], slots[self.batch - older :]
-        assert not {slot for batch in self.out for slot in batch[0]} & set(slots)  # a new one that is out is in no other batch
+        # a new one that is out is in no other batch
+        assert not {slot for batch in self.out for slot in batch[0]} & set(slots)
         assert set(again) <= set(self.kept)
         assert not set(new) & set(self.kept)
         self.out.append((new, again))
@@ -239,12 +261,22 @@ class ReplayBooks(Books):
         free = set(self.collector._free)
         assert len(free) == self.collector.num_free
         assert not free & (set(self.kept) | set(self.lent) | set(self.holds))
-        assert len(free) + len(self.lent) + len(self.holds) == self.capacity  # every slot is somewhere, once
-        assert self.collector.num_kept == len(self.kept) <= self.replay_capacity + len(self.older_out())
+        # every slot is somewhere, once
+        assert len(free) + len(self.lent) + len(self.holds) == self.capacity
+        assert (
+            self.collector.num_kept
+            == len(self.kept)
+            <= self.replay_capacity + len(self.older_out())
+        )
         assert all(self.uses[self.holds[slot]] == self.reuse for slot in self.kept)
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["lend", "receive", "give_back", "serve", "take"]), st.integers(0, 4)), max_size=120)
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["lend", "receive", "give_back", "serve", "take"]), st.integers(0, 4)
+    ),
+    max_size=120,
+)
 
 
 @quick
@@ -266,13 +298,23 @@ def test_any_order_of_events_keeps_the_books_with_replay(batch, data, spare, reu
     assert sum(books.uses[s] < reuse for s in range(books.made)) == len(collector)
     first_uses = list(dict.fromkeys(books.order))
     assert first_uses == sorted(first_uses)
-    assert (collector.received, collector.served, collector.served_again) == (books.made, len(books.order), books.served_again)
-    assert collector.retired == len(books.finished) == sum(uses == reuse for uses in books.uses.values())
+    assert (collector.received, collector.served, collector.served_again) == (
+        books.made,
+        len(books.order),
+        books.served_again,
+    )
+    assert (
+        collector.retired
+        == len(books.finished)
+        == sum(uses == reuse for uses in books.uses.values())
+    )
     assert collector.num_kept <= books.replay_capacity
 
 
 def feed(collector, rounds, each):
-    """One batch at a time, as the serial runtime does; gives the kept slots and the slots of each batch."""
+    """One batch at a time, as the serial runtime does; gives the kept slots and the slots of each
+    batch.
+    """
     for _ in range(rounds):
         collector.receive(collector.lend(each))
         while collector.ready():
@@ -283,8 +325,12 @@ def feed(collector, rounds, each):
 
 
 def test_replayed_draws_are_uniform_over_what_is_kept_and_without_repetition():
-    """Over the rank of age: a fifth of 20 kept ones in each batch, the same for the newest and the oldest."""
-    collector = Collector(capacity=8 + 20 + 8, batch=8, reuse=2, replayed=4, replay_capacity=20, seed=3)
+    """Over the rank of age: a fifth of 20 kept ones in each batch, the same for the newest and the
+    oldest.
+    """
+    collector = Collector(
+        capacity=8 + 20 + 8, batch=8, reuse=2, replayed=4, replay_capacity=20, seed=3
+    )
     ranks, pairs = Counter(), Counter()
     for kept, slots in feed(collector, 3000, 4):
         if len(kept) == 20:
@@ -294,12 +340,15 @@ def test_replayed_draws_are_uniform_over_what_is_kept_and_without_repetition():
             pairs.update((i, j) for i in drawn for j in drawn if i < j)
     total = ranks.total()
     assert total > 20_000
-    assert sum((n - total / 20) ** 2 for n in ranks.values()) / (total / 20) < 43.8  # chi-square, 19 degrees of freedom, 1 in 1000
+    # chi-square, 19 degrees of freedom, 1 in 1000
+    assert sum((n - total / 20) ** 2 for n in ranks.values()) / (total / 20) < 43.8
     assert min(pairs.values()) > 0.7 * pairs.total() / 190  # no two ages avoid each other
 
 
 def test_kept_are_the_newest_that_had_their_uses():
-    """Slots are named by the sequence they hold; what is kept is always the last 5 that finished."""
+    """Slots are named by the sequence they hold; what is kept is always the last 5 that
+    finished.
+    """
     collector = Collector(capacity=4 + 5 + 4, batch=4, reuse=2, replayed=2, replay_capacity=5)
     holds, uses, finished, made = {}, Counter(), [], 0
     for _ in range(200):
@@ -347,8 +396,17 @@ def test_a_kept_sequence_in_two_batches_under_way_stays_until_both_were_copied()
 
 
 def test_restore_goes_on_with_the_same_replay():
-    """Kept sequences and the random state come back: the same sequences in the same batches, evicted in the same order."""
-    arguments = {"capacity": 24, "batch": 5, "reuse": 2, "replayed": 2, "replay_capacity": 8, "seed": 5}
+    """Kept sequences and the random state come back: the same sequences in the same batches,
+    evicted in the same order.
+    """
+    arguments = {
+        "capacity": 24,
+        "batch": 5,
+        "reuse": 2,
+        "replayed": 2,
+        "replay_capacity": 8,
+        "seed": 5,
+    }
     before = Collector(**arguments)
     list(feed(before, 12, 4))
     pending, kept = before.pending(), before.kept()
@@ -357,7 +415,10 @@ def test_restore_goes_on_with_the_same_replay():
     after = Collector(**arguments)
     slots = after.restore([used for _, used in pending], len(kept))
     after.rng.bit_generator.state = before.rng.bit_generator.state
-    names = [dict(zip([s for s, _ in pending] + kept, range(100), strict=False)), dict(zip(slots, range(100), strict=False))]
+    names = [
+        dict(zip([s for s, _ in pending] + kept, range(100), strict=False)),
+        dict(zip(slots, range(100), strict=False)),
+    ]
     assert [names[1][slot] for slot in after.kept()] == [names[0][slot] for slot in kept]
     assert after.num_free == before.num_free
     for step in range(40):
@@ -373,11 +434,20 @@ def test_restore_goes_on_with_the_same_replay():
         assert not after.ready()
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"capacity": 11, "replayed": 2, "replay_capacity": 8}, "11 slots cannot hold a batch of 4 and 8 to replay"),
-    ({"capacity": 20, "replayed": 4, "replay_capacity": 8}, "4 of a batch of 4"),
-    ({"capacity": 20, "replayed": 3, "replay_capacity": 2}, "3 of a batch of 4 cannot come from 2"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"capacity": 11, "replayed": 2, "replay_capacity": 8},
+            "11 slots cannot hold a batch of 4 and 8 to replay",
+        ),
+        ({"capacity": 20, "replayed": 4, "replay_capacity": 8}, "4 of a batch of 4"),
+        (
+            {"capacity": 20, "replayed": 3, "replay_capacity": 2},
+            "3 of a batch of 4 cannot come from 2",
+        ),
+    ],
+)
 def test_impossible_replay_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Collector(batch=4, reuse=1, **arguments)
@@ -385,21 +455,39 @@ def test_impossible_replay_is_refused(arguments, message):
 
 @pytest.mark.parametrize("capacity", [0, 7])
 def test_memory_for_replay_is_stated_before_the_run(capacity):
-    """The store holds what the plan says: a batch and a round (or sequence.capacity), what is replayed, and a batch under way."""
-    config = preset("debug", **{"collector.replay": 0.5, "collector.replay_capacity": 100, "sequence.capacity": capacity})
+    """The store holds what the plan says: a batch and a round (or sequence.capacity), what is
+    replayed, and a batch under way.
+    """
+    config = preset(
+        "debug",
+        **{
+            "collector.replay": 0.5,
+            "collector.replay_capacity": 100,
+            "sequence.capacity": capacity,
+        },
+    )
     machine = plan(config, SPEC)
     assert machine.capacity == (capacity or 4 + 4) + 100 + 4
     store = Store(schema(config, SPEC), window_length(config), machine.capacity)
     assert sum(a.nbytes for a in store.arrays.values()) == machine.store_bytes
-    said = "\n".join(describe(config, SPEC, machine, Network(config, SPEC), Run(Path("run"), config)))
-    assert f"collector {machine.capacity} slots of {amount(machine.slot_bytes)}: {amount(machine.store_bytes)}" in said
+    said = "\n".join(
+        describe(config, SPEC, machine, Network(config, SPEC), Run(Path("run"), config))
+    )
+    assert (
+        f"collector {machine.capacity} slots of {amount(machine.slot_bytes)}:"
+        f" {amount(machine.store_bytes)}" in said
+    )
     assert plan(config.replace(**{"collector.replay": 0.0}), SPEC).capacity == (capacity or 8)
     collector = build(config, machine.capacity)
-    assert (collector.replayed, collector.replay_capacity, collector.num_free) == (2, 100, machine.capacity)
+    assert (collector.replayed, collector.replay_capacity, collector.num_free) == (
+        2,
+        100,
+        machine.capacity,
+    )
     assert build(config.replace(**{"collector.replay": 0.0}), 8).replay_capacity == 0
 
 
-# --- Store --------------------------------------------------------------------------------------------------------------------------
+# --- Store ----------------------------------------------------------------------------------------
 
 SPEC = EnvSpec("test", (4, 6), np.dtype(np.uint8), 3)
 
@@ -424,9 +512,13 @@ def test_a_store_gives_back_what_was_written(shared):
     for name, field in store.fields.items():
         column = (lambda x, i: x[:, i]) if field.per_step else (lambda x, i: x[i])
         for place, (source, i) in enumerate([(windows, 1), (others, 2), (windows, 2)]):
-            np.testing.assert_array_equal(column(batch[name], place), column(source[name], i), err_msg=name)
+            np.testing.assert_array_equal(
+                column(batch[name], place), column(source[name], i), err_msg=name
+            )
         assert batch[name].dtype == field.dtype
-        assert batch[name].shape[: 2 if field.per_step else 1] == ((window_length(config), 3) if field.per_step else (3,))
+        assert batch[name].shape[: 2 if field.per_step else 1] == (
+            (window_length(config), 3) if field.per_step else (3,)
+        )
 
 
 def test_a_batch_is_a_copy():
@@ -447,17 +539,20 @@ def test_a_store_keeps_its_memory_when_it_is_sent_to_a_process():
     there = pickle.loads(pickle.dumps(store))
     for name, array in there.arrays.items():
         np.testing.assert_array_equal(array, store.arrays[name])
-    there.write([0], random_windows(config, 1, seed=1), [0])  # its arrays are views of what its tensors hold
+    # its arrays are views of what its tensors hold
+    there.write([0], random_windows(config, 1, seed=1), [0])
     assert all(np.array_equal(there.arrays[n], t.numpy()) for n, t in there._tensors.items())
 
 
 def test_the_memory_of_a_window_is_counted_right():
     config = preset("debug")
     arrays = allocate(schema(config, SPEC), window_length(config), 5)
-    assert 5 * window_bytes(schema(config, SPEC), window_length(config)) == sum(a.nbytes for a in arrays.values())
+    assert 5 * window_bytes(schema(config, SPEC), window_length(config)) == sum(
+        a.nbytes for a in arrays.values()
+    )
 
 
-# --- ParameterServer ----------------------------------------------------------------------------------------------------------------
+# --- ParameterServer ------------------------------------------------------------------------------
 
 
 def test_a_reader_gets_the_newest_version_once():

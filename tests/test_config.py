@@ -1,4 +1,6 @@
-"""config.py and presets.py: parsing, overriding, the JSON form, what each preset changes, and what is refused."""
+"""config.py and presets.py: parsing, overriding, the JSON form, what each preset changes, and what
+is refused.
+"""
 
 import json
 import math
@@ -9,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicerl.config import _RANGES, Config, describe_type, fields_of, from_dict, get, override, parse, validate
+from dicerl.config import (
+    _RANGES,
+    Config,
+    describe_type,
+    fields_of,
+    from_dict,
+    get,
+    override,
+    parse,
+    validate,
+)
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
 
@@ -69,7 +81,9 @@ def test_anything_but_a_whole_number_is_no_int(number):
 
 
 @quick
-@given(st.sampled_from(YES), st.sampled_from(NO), st.sampled_from([str.lower, str.upper, str.title]))
+@given(
+    st.sampled_from(YES), st.sampled_from(NO), st.sampled_from([str.lower, str.upper, str.title])
+)
 def test_bool_words(yes, no, case):
     assert parse("x", bool, case(yes)) is True
     assert parse("x", bool, case(no)) is False
@@ -99,18 +113,51 @@ def test_any_text_is_a_number_or_refused_by_name(text):
 
 
 def test_how_numbers_may_be_written():
-    config = override(Config(), {"frames": "2e5", "sequence.batch": "1_000", "optimizer.learning_rate": "1e-3", "loss.q": "3"})
-    assert (config.frames, config.sequence.batch, config.optimizer.learning_rate, config.loss.q) == (200_000, 1000, 1e-3, 3.0)
+    config = override(
+        Config(),
+        {
+            "frames": "2e5",
+            "sequence.batch": "1_000",
+            "optimizer.learning_rate": "1e-3",
+            "loss.q": "3",
+        },
+    )
+    assert (
+        config.frames,
+        config.sequence.batch,
+        config.optimizer.learning_rate,
+        config.loss.q,
+    ) == (200_000, 1000, 1e-3, 3.0)
     assert type(config.frames) is int
     assert type(config.loss.q) is float
 
 
-@pytest.mark.parametrize("value", ["", "abc", "1.5", "1e400", "nan", "inf", "0x10", None, True, [3], 2.5, math.nan, math.inf, HUGE])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "abc",
+        "1.5",
+        "1e400",
+        "nan",
+        "inf",
+        "0x10",
+        None,
+        True,
+        [3],
+        2.5,
+        math.nan,
+        math.inf,
+        HUGE,
+    ],
+)
 def test_not_a_whole_number(value):
     refused("sequence.batch", value)
 
 
-@pytest.mark.parametrize("value", ["", "abc", "nan", "-inf", "1,5", None, True, [0.1], math.nan, math.inf, HUGE])
+@pytest.mark.parametrize(
+    "value", ["", "abc", "nan", "-inf", "1,5", None, True, [0.1], math.nan, math.inf, HUGE]
+)
 def test_not_a_number(value):
     refused("optimizer.learning_rate", value)
 
@@ -151,11 +198,19 @@ def test_an_override_changes_one_field_of_a_copy():
 
 
 def test_replace_takes_dots_or_double_underscores():
-    assert Config().replace(loss__q=2, frames="10") == Config().replace(**{"loss.q": 2.0, "frames": 10})
+    assert Config().replace(loss__q=2, frames="10") == Config().replace(
+        **{"loss.q": 2.0, "frames": 10}
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("sequence.bach", "sequence.batch"), ("optimiser.learning_rate", "optimizer.learning_rate"), ("sead", "seed")])
+    ("name", "hint"),
+    [
+        ("sequence.bach", "sequence.batch"),
+        ("optimiser.learning_rate", "optimizer.learning_rate"),
+        ("sead", "seed"),
+    ],
+)
 def test_an_unknown_field_is_named_with_the_nearest(name, hint):
     with pytest.raises(ConfigError, match="no such field") as caught:
         override(Config(), {name: 1})
@@ -188,26 +243,36 @@ def values(kind, name):
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.fixed_dictionaries({}, optional={name: values(kind, name) for name, (kind, _) in FIELDS.items()}))
+@given(
+    st.fixed_dictionaries(
+        {}, optional={name: values(kind, name) for name, (kind, _) in FIELDS.items()}
+    )
+)
 def test_json_round_trip(changes):
     config = override(Config(), changes)
     assert {n: get(config, n) for n in changes} == changes
     assert from_dict(config.to_dict()) == config
     assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
     # Every value as a person would type it.
-    typed = {n: ",".join(map(repr, v)) if isinstance(v, tuple) else str(v) for n, v in changes.items()}
+    typed = {
+        n: ",".join(map(repr, v)) if isinstance(v, tuple) else str(v) for n, v in changes.items()
+    }
     assert override(Config(), typed) == config
 
 
 def test_to_dict_holds_every_field_once():
     def leaves(node, prefix=""):
         for key, value in node.items():
-            yield from leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key]
+            yield from (
+                leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key]
+            )
 
     assert sorted(leaves(Config().to_dict())) == sorted(FIELDS)
 
 
-@pytest.mark.parametrize("data", [{"loss": {"zeta": 1}}, {"nothing": 1}, {"loss": 1}, {"frames": {"a": 1}}])
+@pytest.mark.parametrize(
+    "data", [{"loss": {"zeta": 1}}, {"nothing": 1}, {"loss": 1}, {"frames": {"a": 1}}]
+)
 def test_from_dict_refuses_unknown_fields(data):
     with pytest.raises(ConfigError):
         from_dict(data)
@@ -236,14 +301,23 @@ def test_a_preset_states_only_differences(name):
     same = [field for field, value in PRESETS[name].items() if get(default, field) == value]
     assert not same, f"{name} repeats the default of {same}"
     config = preset(name)
-    assert {n for n in FIELDS if get(config, n) != get(default, n)} - {"preset"} == set(PRESETS[name])
+    assert {n for n in FIELDS if get(config, n) != get(default, n)} - {"preset"} == set(
+        PRESETS[name]
+    )
 
 
 def test_debug_takes_seconds_on_atari_too():
     """The deep torso's work grows with the pixels: 84 x 84 on every core took 90 seconds of CPU."""
     config = preset("debug")
-    steps = config.frames / config.env.action_repeat * (1 + 3 * config.sequence.reuse)  # acting, and forward and backward of training
-    steps += 2 * config.evaluation.episodes * config.evaluation.max_steps * config.frames / config.evaluation.every
+    # acting, and forward and backward of training
+    steps = config.frames / config.env.action_repeat * (1 + 3 * config.sequence.reuse)
+    steps += (
+        2
+        * config.evaluation.episodes
+        * config.evaluation.max_steps
+        * config.frames
+        / config.evaluation.every
+    )
     assert steps * config.env.image_size**2 < 20e6
     assert config.runtime.learner_threads == 1
 
@@ -257,27 +331,39 @@ def test_variants(name):
     assert changed["dice"] == set()
     assert changed["baseline"] - {"behaviour.scale"} == {"behaviour.source"}
     baseline = preset(name, "baseline").behaviour
-    assert (baseline.source, baseline.inv_temperature, baseline.scale) == ("fixed", 1.0, "raw")  # tau = 1 as the paper means it
+    # tau = 1 as the paper means it
+    assert (baseline.source, baseline.inv_temperature, baseline.scale) == ("fixed", 1.0, "raw")
     assert changed["random"] == {"behaviour.source"}
     assert preset(name, "random").behaviour.source == "distribution"
     assert changed["entropy"] == {"loss.entropy"}
     assert preset(name, "entropy").loss.entropy == 1.0
 
 
-TABLE = {  # SPEC 7 and the appendix's table of ablations: what differs from casa, and casa from dice
+# SPEC 7 and the appendix's table of ablations: what differs from casa, and casa from dice
+TABLE = {
     "casa": {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1},
-    "casa/no_stop_pi": {"loss.stop_pi": False}, "casa/no_stop_v": {"loss.stop_v": False}, "casa/no_drtrace": {"loss.estimator": "vtrace+qtrace"},
-    "casa/random_scaling": {"loss.scaling": "random"}, "casa/trainable_tau": {"behaviour.source": "trainable"},
-    "casa/no_bva": {"behaviour.source": "distribution"}, "epsilon": {"behaviour.family": "epsilon"}, "mixture": {"behaviour.family": "mixture"},
-    "conditioned": {"behaviour.family": "conditioned"}, "laser": {"collector.replay": 0.5},
+    "casa/no_stop_pi": {"loss.stop_pi": False},
+    "casa/no_stop_v": {"loss.stop_v": False},
+    "casa/no_drtrace": {"loss.estimator": "vtrace+qtrace"},
+    "casa/random_scaling": {"loss.scaling": "random"},
+    "casa/trainable_tau": {"behaviour.source": "trainable"},
+    "casa/no_bva": {"behaviour.source": "distribution"},
+    "epsilon": {"behaviour.family": "epsilon"},
+    "mixture": {"behaviour.family": "mixture"},
+    "conditioned": {"behaviour.family": "conditioned"},
+    "laser": {"collector.replay": 0.5},
 }
 
 
 @pytest.mark.parametrize("variant", TABLE)
 def test_a_variant_changes_what_the_table_says_and_nothing_else(variant):
-    base = preset("minatar", "casa" if "/" in variant else "impala" if variant == "laser" else "dice")
+    base = preset(
+        "minatar", "casa" if "/" in variant else "impala" if variant == "laser" else "dice"
+    )
     config = preset("minatar", variant)
-    assert {n: get(config, n) for n in FIELDS if get(config, n) != get(base, n) and n != "variant"} == TABLE[variant]
+    assert {
+        n: get(config, n) for n in FIELDS if get(config, n) != get(base, n) and n != "variant"
+    } == TABLE[variant]
 
 
 def test_every_variant_is_in_a_table_of_these_tests():
@@ -286,7 +372,12 @@ def test_every_variant_is_in_a_table_of_these_tests():
 
 def test_impala_is_v_trace_alone_at_tau_1_with_a_little_entropy():
     config = preset("paper", "impala")
-    assert (config.loss.q, config.loss.entropy, config.behaviour.source, config.behaviour.inv_temperature) == (0.0, 0.01, "fixed", 1.0)
+    assert (
+        config.loss.q,
+        config.loss.entropy,
+        config.behaviour.source,
+        config.behaviour.inv_temperature,
+    ) == (0.0, 0.01, "fixed", 1.0)
     assert (config.loss.rho_bar, config.loss.c_bar, config.collector.replay) == (1.0, 1.0, 0.0)
     assert (config.frames, config.sequence.batch) == (200_000_000, 64)
     for name in ("impala", "laser"):  # by name as a preset: at the paper's scale
@@ -294,10 +385,15 @@ def test_impala_is_v_trace_alone_at_tau_1_with_a_little_entropy():
 
 
 def test_characteristics_are_those_of_the_paper_s_tables():
-    """"Ablation Settings"; and IMPALA's column of the survey."""
+    """ "Ablation Settings"; and IMPALA's column of the survey."""
     three = ("closed-form diversity", "objective-invariant", "adaptive")
-    printed = {"dice": (True, True, True), "baseline": (False, False, False), "random": (True, True, False), "entropy": (True, False, True),
-               "impala": (False, False, False)}
+    printed = {
+        "dice": (True, True, True),
+        "baseline": (False, False, False),
+        "random": (True, True, False),
+        "entropy": (True, False, True),
+        "impala": (False, False, False),
+    }
     for variant, expected in printed.items():
         assert characteristics(variant) == dict(zip(three, expected, strict=True)), variant
     assert characteristics("casa") == characteristics("mixture") == characteristics("dice")
@@ -306,7 +402,9 @@ def test_characteristics_are_those_of_the_paper_s_tables():
 
 
 def test_a_variant_wins_over_the_preset_and_changes_win_over_both(monkeypatch):
-    monkeypatch.setitem(PRESETS, "debug", {"behaviour.scale": "normalised", "loss.entropy": 3.0, "frames": 5})
+    monkeypatch.setitem(
+        PRESETS, "debug", {"behaviour.scale": "normalised", "loss.entropy": 3.0, "frames": 5}
+    )
     assert preset("debug").behaviour.scale == "normalised"
     assert preset("debug", "baseline").behaviour.scale == "raw"
     assert preset("debug", "entropy").loss.entropy == 1.0
@@ -315,16 +413,26 @@ def test_a_variant_wins_over_the_preset_and_changes_win_over_both(monkeypatch):
 
 
 def test_unknown_preset_and_variant_are_answered_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"paper, laptop, minatar, classic, debug.*did you mean laptop"):
+    with pytest.raises(
+        ConfigError, match=r"paper, laptop, minatar, classic, debug.*did you mean laptop"
+    ):
         preset("labtop")
-    with pytest.raises(ConfigError, match=r"dice, baseline, random, entropy.*did you mean baseline"):
+    with pytest.raises(
+        ConfigError, match=r"dice, baseline, random, entropy.*did you mean baseline"
+    ):
         preset("paper", "base_line")
 
 
 @pytest.mark.parametrize(
     ("env", "expected"),
-    [("pong", "laptop"), ("ALE/MsPacman-v5", "laptop"), ("MinAtar/Breakout-v1", "minatar"), ("CartPole-v1", "classic"),
-     ("my_module:MyEnv-v0", "classic")])
+    [
+        ("pong", "laptop"),
+        ("ALE/MsPacman-v5", "laptop"),
+        ("MinAtar/Breakout-v1", "minatar"),
+        ("CartPole-v1", "classic"),
+        ("my_module:MyEnv-v0", "classic"),
+    ],
+)
 def test_the_preset_of_an_environment(env, expected):
     assert preset_for(env) == expected
 
@@ -351,21 +459,48 @@ def test_fields_that_contradict_each_other():
         validate(Config().replace(sequence__capacity=63))
     with pytest.raises(ConfigError, match=r"bandit\.accuracy is 5"):
         validate(Config().replace(bandit__accuracy=5.0))
-    with pytest.raises(ConfigError, match=r"loss\.estimator is 'drtrace'; with loss\.critic dueling it learns nothing.*need E_pi\[A\] = 0.*casa"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"loss\.estimator is 'drtrace'; with loss\.critic dueling it learns nothing.*need"
+            r" E_pi\[A\] = 0.*casa"
+        ),
+    ):
         validate(Config().replace(loss__estimator="drtrace"))
     validate(Config().replace(loss__estimator="drtrace", loss__critic="casa"))
     for family in ("epsilon", "mixture", "conditioned"):
-        with pytest.raises(ConfigError, match=rf"behaviour\.source is 'trainable'; it needs behaviour\.family boltzmann, not {family}"):
+        with pytest.raises(
+            ConfigError,
+            match=(
+                r"behaviour\.source is 'trainable'; it needs behaviour\.family boltzmann, not"
+                rf" {family}"
+            ),
+        ):
             validate(Config().replace(behaviour__source="trainable", behaviour__family=family))
-    with pytest.raises(ConfigError, match=r"behaviour\.inv_temperature is 0\.0; where it is trainable it must start above 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"behaviour\.inv_temperature is 0\.0; where it is trainable it must start above 0",
+    ):
         validate(Config().replace(behaviour__source="trainable", behaviour__inv_temperature=0.0))
     for name in ("bandit.widths", "bandit.learning_rates"):
         with pytest.raises(ConfigError, match="at least one value"):
             validate(override(Config(), {name: ()}))
 
 
-@pytest.mark.parametrize("value", [(), (1.0,), (1.0, 2.0), (1.0, 2.0, 0.5, 0.5), (2.0, 1.0, 0.5), (-1.0, 1.0, 0.5), (1.0, 2.0, 1.5),
-                                   (1.0, 2.0, -0.1), (1.0, 1e7, 0.5)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        (),
+        (1.0,),
+        (1.0, 2.0),
+        (1.0, 2.0, 0.5, 0.5),
+        (2.0, 1.0, 0.5),
+        (-1.0, 1.0, 0.5),
+        (1.0, 2.0, 1.5),
+        (1.0, 2.0, -0.1),
+        (1.0, 1e7, 0.5),
+    ],
+)
 def test_a_mixture_that_is_none_is_refused(value):
     assert "1/tau1 <= 1/tau2 and w from 0 to 1" in refused("behaviour.mixture", value)
 
@@ -375,7 +510,9 @@ def test_mixtures_at_the_border_are_fine(value):
     validate(override(Config(), {"behaviour.mixture": value}))
 
 
-@pytest.mark.parametrize(("replay", "batch", "replayed"), [(0.5, 8, 4), (0.875, 64, 56), (0.1, 8, 1), (0.0, 8, 0)])
+@pytest.mark.parametrize(
+    ("replay", "batch", "replayed"), [(0.5, 8, 4), (0.875, 64, 56), (0.1, 8, 1), (0.0, 8, 0)]
+)
 def test_the_replayed_part_of_a_batch(replay, batch, replayed):
     config = validate(Config().replace(collector__replay=replay, sequence__batch=batch))
     assert config.replayed == replayed
@@ -383,12 +520,20 @@ def test_the_replayed_part_of_a_batch(replay, batch, replayed):
 
 @pytest.mark.parametrize(("replay", "batch"), [(0.05, 8), (0.95, 8), (0.5, 1)])
 def test_a_replay_without_a_new_or_an_older_sequence_is_refused(replay, batch):
-    with pytest.raises(ConfigError, match=rf"^collector\.replay is {replay}; of a batch of {batch} it must leave at least one new and one older"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            rf"^collector\.replay is {replay}; of a batch of {batch} it must leave at least one new"
+            r" and one older"
+        ),
+    ):
         validate(Config().replace(collector__replay=replay, sequence__batch=batch))
 
 
 def test_a_replay_smaller_than_what_a_batch_takes_is_refused():
-    with pytest.raises(ConfigError, match=r"^collector\.replay_capacity is 31; a batch takes 32 of them"):
+    with pytest.raises(
+        ConfigError, match=r"^collector\.replay_capacity is 31; a batch takes 32 of them"
+    ):
         validate(Config().replace(collector__replay=0.5, collector__replay_capacity=31))
     validate(Config().replace(collector__replay=0.5, collector__replay_capacity=32))
     validate(Config().replace(collector__replay_capacity=1))  # not used

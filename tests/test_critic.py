@@ -1,4 +1,6 @@
-"""core/critic.py: Q from V and A (SPEC 3, 7), its lemmas (SPEC 9.1, 9.2), and where its two stop-gradients let something through."""
+"""core/critic.py: Q from V and A (SPEC 3, 7), its lemmas (SPEC 9.1, 9.2), and where its two
+stop-gradients let something through.
+"""
 
 import itertools
 import math
@@ -25,7 +27,9 @@ def tensor(x, grad=False):
 
 
 def critic(a, v, inv, **stops):
-    """Q of the casa critic with pi_tau of the same A, as the learner puts them together; pi carries A's gradient."""
+    """Q of the casa critic with pi_tau of the same A, as the learner puts them together; pi carries
+    A's gradient.
+    """
     return casa(v, a, log_probs(a, inv).exp(), **stops)
 
 
@@ -34,7 +38,7 @@ def gradients(output, *inputs):
     return torch.autograd.grad(output, inputs, allow_unused=True, retain_graph=True)
 
 
-# --- values -------------------------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def test_dueling_by_hand():
@@ -55,7 +59,8 @@ def test_casa_is_the_printed_sum_and_centred_under_pi(a, inv, v):
     pi = slow.softmax(a, inv)
     q = critic(tensor(a), tensor(v), inv)
     np.testing.assert_allclose(q.numpy(), slow.casa(v, a, pi), rtol=1e-10, atol=1e-10)
-    assert sum(p * x for p, x in zip(pi, q.tolist(), strict=True)) == pytest.approx(v, abs=1e-10)  # E_pi[Q] = V
+    # E_pi[Q] = V
+    assert sum(p * x for p, x in zip(pi, q.tolist(), strict=True)) == pytest.approx(v, abs=1e-10)
 
 
 @pytest.mark.parametrize(("stop_pi", "stop_v"), STOPS)
@@ -71,10 +76,14 @@ def test_batch_shapes():
     q = critic(tensor(a), tensor(v), tensor(inv))
     assert q.shape == (3, 2, 4)
     for t, b in itertools.product(range(3), range(2)):
-        np.testing.assert_allclose(q[t, b], slow.casa(v[t, b], a[t, b].tolist(), slow.softmax(a[t, b].tolist(), inv[t, b])), atol=1e-12)
+        np.testing.assert_allclose(
+            q[t, b],
+            slow.casa(v[t, b], a[t, b].tolist(), slow.softmax(a[t, b].tolist(), inv[t, b])),
+            atol=1e-12,
+        )
 
 
-# --- SPEC 9.1: grad Q = (1 - pi) grad A ---------------------------------------------------------------------------------------------
+# --- SPEC 9.1: grad Q = (1 - pi) grad A -----------------------------------------------------------
 
 
 @quick
@@ -85,13 +94,19 @@ def test_grad_q_is_one_minus_pi(a, inv, v, data):
     x = tensor(a, True)
     (grad,) = gradients(critic(x, tensor(v), inv)[action], x)
     pi = slow.softmax(a, inv)
-    np.testing.assert_allclose(grad.numpy(), [(b == action) - pi[b] for b in range(len(a))], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        grad.numpy(), [(b == action) - pi[b] for b in range(len(a))], rtol=1e-9, atol=1e-12
+    )
 
 
 def test_grad_q_is_one_minus_pi_through_a_network():
-    """The lemma is about the parameters: dQ(a)/dtheta = sum_b (1[a = b] - pi(b)) dA(b)/dtheta, here of a small network."""
+    """The lemma is about the parameters: dQ(a)/dtheta = sum_b (1[a = b] - pi(b)) dA(b)/dtheta, here
+    of a small network.
+    """
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)
+    ).double()
     a, theta = net(tensor([0.3, -0.2, 0.9])), list(net.parameters())
     pi = slow.softmax(a.tolist(), 2.0)
     for action in range(4):
@@ -102,7 +117,7 @@ def test_grad_q_is_one_minus_pi_through_a_network():
             torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
 
 
-# --- SPEC 9.2: E_pi[(Q - V) grad log pi] = -tau grad H ------------------------------------------------------------------------------
+# --- SPEC 9.2: E_pi[(Q - V) grad log pi] = -tau grad H --------------------------------------------
 
 
 @quick
@@ -111,12 +126,15 @@ def test_policy_gradient_of_the_critic_is_minus_tau_grad_entropy(a, inv, v):
     x = tensor(a, True)
     log_pi = log_probs(x, inv)
     difference = (critic(x, tensor(v), inv) - v).detach()
-    left = sum(log_pi[b].exp().item() * difference[b].item() * gradients(log_pi[b], x)[0] for b in range(len(a)))
+    left = sum(
+        log_pi[b].exp().item() * difference[b].item() * gradients(log_pi[b], x)[0]
+        for b in range(len(a))
+    )
     (of_entropy,) = gradients(entropy(x, inv), x)
     np.testing.assert_allclose(left.numpy(), -of_entropy.numpy() / inv, rtol=1e-8, atol=1e-9)
 
 
-# --- SPEC 7: no_stop_pi, no_stop_v --------------------------------------------------------------------------------------------------
+# --- SPEC 7: no_stop_pi, no_stop_v ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("stop_pi", "stop_v"), STOPS)
@@ -128,17 +146,25 @@ def test_the_gradient_is_present_or_absent_where_the_table_says(stop_pi, stop_v,
         x, value = tensor(a, True), tensor(v, True)
         pi = log_probs(x, inv).exp()
         pi.retain_grad()
-        to_v, to_a, to_pi = gradients(casa(value, x, pi, stop_pi=stop_pi, stop_v=stop_v)[action], value, x, pi)
+        to_v, to_a, to_pi = gradients(
+            casa(value, x, pi, stop_pi=stop_pi, stop_v=stop_v)[action], value, x, pi
+        )
         assert (to_v is None) if stop_v else (to_v == 1.0)
         assert (to_pi is None) if stop_pi else torch.equal(to_pi, -x)
-        np.testing.assert_allclose(to_a.numpy(), slow.casa_slope(a, inv, action, stop_pi), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            to_a.numpy(), slow.casa_slope(a, inv, action, stop_pi), rtol=1e-10, atol=1e-12
+        )
     if inv:  # else pi does not depend on A
-        assert not np.allclose(slow.casa_slope(a, inv, 0, True), slow.casa_slope(a, inv, 0, False), atol=1e-3)
+        assert not np.allclose(
+            slow.casa_slope(a, inv, 0, True), slow.casa_slope(a, inv, 0, False), atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("stop_pi", [True, False])
 def test_a_trainable_temperature_gets_a_gradient_from_q_only_through_pi(stop_pi):
-    """dQ/d(1/tau) = -d E_pi[A]/d(1/tau) = -Var_pi[A] (SPEC 9.3) where pi is not stopped; nothing where it is."""
+    """dQ/d(1/tau) = -d E_pi[A]/d(1/tau) = -Var_pi[A] (SPEC 9.3) where pi is not stopped; nothing
+    where it is.
+    """
     a, inv = [0.3, -1.0, 0.8], tensor(2.0, True)
     q = casa(tensor(0.5), tensor(a), log_probs(tensor(a), inv).exp(), stop_pi=stop_pi)
     pi = slow.softmax(a, 2.0)
@@ -155,6 +181,8 @@ def test_a_trainable_temperature_gets_a_gradient_from_q_only_through_pi(stop_pi)
 def test_values_and_gradients_are_finite_at_both_ends(inv, stop_pi, stop_v):
     for dtype in (torch.float32, torch.float64):
         a = torch.tensor([[1e3, -1e3, 0.0], [1.0, 1.0, 0.0]], dtype=dtype, requires_grad=True)
-        q = critic(a, torch.zeros(2, dtype=dtype, requires_grad=True), inv, stop_pi=stop_pi, stop_v=stop_v)
+        q = critic(
+            a, torch.zeros(2, dtype=dtype, requires_grad=True), inv, stop_pi=stop_pi, stop_v=stop_v
+        )
         assert torch.isfinite(q).all()
         assert torch.isfinite(gradients(q[:, 0].sum(), a)[0]).all()

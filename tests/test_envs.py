@@ -1,4 +1,6 @@
-"""envs/: the 57 games as the paper wants them, any Gymnasium environment, an own callable, and where their seeds come from."""
+"""envs/: the 57 games as the paper wants them, any Gymnasium environment, an own callable, and
+where their seeds come from.
+"""
 
 import itertools
 import json
@@ -51,10 +53,25 @@ def test_the_57_games_and_their_actions():
 
 @pytest.mark.parametrize(
     ("name", "game"),
-    [("pong", "pong"), ("Pong", "pong"), ("ALE/Pong-v5", "pong"), ("PongNoFrameskip-v4", "pong"), ("Pong-v0", "pong"),
-     ("MsPacman", "ms_pacman"), ("ms_pacman", "ms_pacman"), ("mspacman", "ms_pacman"), ("ALE/MsPacman-v5", "ms_pacman"),
-     ("UpNDown", "up_n_down"), ("hero", "hero"),
-     ("CartPole-v1", None), ("pnog", None), ("MinAtar/Breakout-v1", None), ("dicerl.envs.toy:Catch-v0", None), ("", None)])
+    [
+        ("pong", "pong"),
+        ("Pong", "pong"),
+        ("ALE/Pong-v5", "pong"),
+        ("PongNoFrameskip-v4", "pong"),
+        ("Pong-v0", "pong"),
+        ("MsPacman", "ms_pacman"),
+        ("ms_pacman", "ms_pacman"),
+        ("mspacman", "ms_pacman"),
+        ("ALE/MsPacman-v5", "ms_pacman"),
+        ("UpNDown", "up_n_down"),
+        ("hero", "hero"),
+        ("CartPole-v1", None),
+        ("pnog", None),
+        ("MinAtar/Breakout-v1", None),
+        ("dicerl.envs.toy:Catch-v0", None),
+        ("", None),
+    ],
+)
 def test_names_resolve(name, game):
     assert game_name(name) == game
 
@@ -116,7 +133,8 @@ def test_atari_truncates_and_resets_on_the_next_step():
     assert steps == 64 // 4
     assert truncated.all()
     assert not terminated.any()
-    assert (observation[:, 0] != 0).any()  # the episode's last observation: the whole stack is filled
+    # the episode's last observation: the whole stack is filled
+    assert (observation[:, 0] != 0).any()
     # The next step ignores its action: any two give the same first observation, with reward 0.
     first, reward, terminated, truncated = a.step(np.full(2, 2))
     other, *_ = b.step(np.full(2, 5))
@@ -169,7 +187,8 @@ def test_gym_env_keeps_the_last_observation_and_resets_on_the_next_step():
         observation, reward, terminated, truncated = env.step(zeros(env))
         identity, episode, step = observation.T
         assert (identity == before[:, 0]).all()
-        # An ordinary step counts on; the step after a last one stands at the next episode's beginning.
+        # An ordinary step counts on; the step after a last one stands at the next episode's
+        # beginning.
         assert (step == np.where(ended, 0, before[:, 2] + 1)).all()
         assert (episode == before[:, 1] + ended).all()
         assert (reward == np.where(ended, 0, step)).all()
@@ -220,8 +239,14 @@ def test_the_action_of_a_reset_step_is_ignored():
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "expected"),
-    [((3,), np.float64, np.float32), ((3,), np.uint8, np.float32), ((8, 8, 3), np.uint8, np.uint8), ((8, 8, 3), np.bool_, np.bool_),
-     ((8, 8), np.float32, np.float32)])
+    [
+        ((3,), np.float64, np.float32),
+        ((3,), np.uint8, np.float32),
+        ((8, 8, 3), np.uint8, np.uint8),
+        ((8, 8, 3), np.bool_, np.bool_),
+        ((8, 8), np.float32, np.float32),
+    ],
+)
 def test_observations_of_many_kinds(shape, dtype, expected):
     class Still(Catch):
         observation_space = Box(0, 1, shape, dtype)
@@ -240,9 +265,16 @@ def test_observations_of_many_kinds(shape, dtype, expected):
 
 @pytest.mark.parametrize(
     ("action", "observation"),
-    [(Box(-1, 1, (2,)), Box(0, 1, (3,))), (MultiDiscrete([2, 2]), Box(0, 1, (3,))), (Discrete(2), Discrete(5)),
-     (Discrete(2), Dict(a=Box(0, 1, (2,)))), (Discrete(2), Tuple([Discrete(2), Discrete(3)])), (Discrete(2), Box(0, 1, ())),
-     (Discrete(2), Box(0, 1, (2, 2, 2, 2)))])
+    [
+        (Box(-1, 1, (2,)), Box(0, 1, (3,))),
+        (MultiDiscrete([2, 2]), Box(0, 1, (3,))),
+        (Discrete(2), Discrete(5)),
+        (Discrete(2), Dict(a=Box(0, 1, (2,)))),
+        (Discrete(2), Tuple([Discrete(2), Discrete(3)])),
+        (Discrete(2), Box(0, 1, ())),
+        (Discrete(2), Box(0, 1, (2, 2, 2, 2))),
+    ],
+)
 def test_spaces_that_are_not_supported_are_named_with_those_that_are(action, observation):
     class Odd(gymnasium.Env):
         action_space, observation_space = action, observation
@@ -273,10 +305,14 @@ class Trouble(Catch):
 def test_an_environment_that_raises_is_named_with_its_reason():
     env = GymEnv(Trouble, 2, "trouble")
     env.reset(0)
-    with pytest.raises(EnvironmentFailed, match=r"trouble raised in step \(environment 0\): ValueError: no"):
+    with pytest.raises(
+        EnvironmentFailed, match=r"trouble raised in step \(environment 0\): ValueError: no"
+    ):
         env.step(zeros(env))
     env._envs[1].where = "reset"
-    with pytest.raises(EnvironmentFailed, match=r"trouble raised in reset \(environment 1\): ValueError: no"):
+    with pytest.raises(
+        EnvironmentFailed, match=r"trouble raised in reset \(environment 1\): ValueError: no"
+    ):
         env.reset(0)
     with pytest.raises(EnvironmentFailed, match=r"broken could not be made: ZeroDivisionError"):
         GymEnv(lambda: 1 / 0, 1, "broken")
@@ -296,7 +332,9 @@ def test_an_observation_of_the_wrong_shape_is_named():
 
 
 class Wrong(Catch):
-    """Gives one value that is not finite: in the observation of a reset or of its fifth step, or as its fifth reward."""
+    """Gives one value that is not finite: in the observation of a reset or of its fifth step, or as
+    its fifth reward.
+    """
 
     def __init__(self, where, value, shape=(3,)):
         self.where, self.value = where, value
@@ -314,30 +352,55 @@ class Wrong(Catch):
     def step(self, action):
         self.taken += 1
         wrong = self.taken == 5
-        return self.observe(wrong and self.where == "step"), self.value if wrong and self.where == "reward" else 0.0, False, False, {}
+        return (
+            self.observe(wrong and self.where == "step"),
+            self.value if wrong and self.where == "reward" else 0.0,
+            False,
+            False,
+            {},
+        )
 
 
 def act(config, make):
     env = make_vector_env(config, 2, make)
-    actor = Actor(config, env, Network(config, env.spec), schema(config, env.spec), rng=np.random.default_rng(0), env_seed=0,
-                  get_parameters=lambda flat, version: None, send_sequences=lambda windows: None,
-                  next_temperatures=lambda _, wanted: lambda: [(1.0,)] * wanted)
+    actor = Actor(
+        config,
+        env,
+        Network(config, env.spec),
+        schema(config, env.spec),
+        rng=np.random.default_rng(0),
+        env_seed=0,
+        get_parameters=lambda flat, version: None,
+        send_sequences=lambda windows: None,
+        next_temperatures=lambda _, wanted: lambda: [(1.0,)] * wanted,
+    )
     for _ in range(8):
         actor.act()
         actor.advance()
 
 
 def evaluate(config, make):
-    Evaluator(config, Network(config, env_spec(config, make)), make).evaluate([(0.0, 1.0)], np.random.SeedSequence(0))
+    Evaluator(config, Network(config, env_spec(config, make)), make).evaluate(
+        [(0.0, 1.0)], np.random.SeedSequence(0)
+    )
 
 
 def play_at_random(config, make):
-    prepare_network(config.replace(**{"network.normalise": "statistics"}), env_spec(config, make), make)
+    prepare_network(
+        config.replace(**{"network.normalise": "statistics"}), env_spec(config, make), make
+    )
 
 
 @pytest.mark.parametrize("user", [act, evaluate, play_at_random])
 @pytest.mark.parametrize(
-    ("where", "value", "shape"), [("reset", np.nan, (3,)), ("step", np.inf, (3,)), ("step", -np.inf, (6, 6)), ("reward", np.nan, (3,))])
+    ("where", "value", "shape"),
+    [
+        ("reset", np.nan, (3,)),
+        ("step", np.inf, (3,)),
+        ("step", -np.inf, (6, 6)),
+        ("reward", np.nan, (3,)),
+    ],
+)
 def test_what_is_not_finite_is_named_where_it_comes_from(user, where, value, shape):
     config = preset("debug")
 
@@ -355,8 +418,15 @@ def test_what_is_not_finite_is_named_where_it_comes_from(user, where, value, sha
 
 @pytest.mark.parametrize(
     ("env_id", "hint"),
-    [("pnog", "pong"), ("Breakot", "breakout"), ("ALE/Mspacmn-v5", "ms_pacman"), ("CartPol-v1", "CartPole-v1"),
-     ("MinAtar/Brekout-v1", "MinAtar/Breakout-v1"), ("dicerl.envs.toy:Cath-v0", "Catch-v0")])
+    [
+        ("pnog", "pong"),
+        ("Breakot", "breakout"),
+        ("ALE/Mspacmn-v5", "ms_pacman"),
+        ("CartPol-v1", "CartPole-v1"),
+        ("MinAtar/Brekout-v1", "MinAtar/Breakout-v1"),
+        ("dicerl.envs.toy:Cath-v0", "Catch-v0"),
+    ],
+)
 def test_an_unknown_environment_is_answered_with_the_nearest(env_id, hint):
     with pytest.raises(ConfigError) as caught:
         maker(env_id)
@@ -370,9 +440,16 @@ def test_environments_by_id():
         return env_spec(Config().replace(env__id=env_id))
 
     assert (spec("CartPole-v1").observation_shape, spec("CartPole-v1").num_actions) == ((4,), 2)
-    assert (spec("dicerl.envs.toy:Catch-v0").observation_shape, spec("dicerl.envs.toy:Catch-v0").action_repeat) == ((50,), 1)
+    assert (
+        spec("dicerl.envs.toy:Catch-v0").observation_shape,
+        spec("dicerl.envs.toy:Catch-v0").action_repeat,
+    ) == ((50,), 1)
     minatar = spec("MinAtar/Breakout-v1")
-    assert (minatar.observation_shape, minatar.observation_dtype, minatar.num_actions) == ((10, 10, 4), np.bool_, 3)
+    assert (minatar.observation_shape, minatar.observation_dtype, minatar.num_actions) == (
+        (10, 10, 4),
+        np.bool_,
+        3,
+    )
     assert minatar.channels_last
     assert spec("ALE/Skiing-v5").num_actions == 9
 
@@ -383,7 +460,9 @@ def test_environments_by_id():
 def stream_of(env, seed, steps=12):
     """Observations from a reset on, the actions always the same."""
     rng = np.random.default_rng(0)
-    seen = [env.reset(seed)] + [env.step(rng.integers(env.spec.num_actions, size=env.num_envs))[0] for _ in range(steps)]
+    seen = [env.reset(seed)] + [
+        env.step(rng.integers(env.spec.num_actions, size=env.num_envs))[0] for _ in range(steps)
+    ]
     env.close()
     return np.stack(seen)
 
@@ -407,10 +486,20 @@ def test_every_actor_life_and_purpose_has_a_seed_of_its_own():
     def state(*keys):
         return tuple(seeding.stream(*keys).generate_state(4).tolist())
 
-    users = [(seed, name, actor, life) for seed in (0, 1) for name in seeding.STREAMS for actor in range(8) for life in range(4)]
+    users = [
+        (seed, name, actor, life)
+        for seed in (0, 1)
+        for name in seeding.STREAMS
+        for actor in range(8)
+        for life in range(4)
+    ]
     assert len({state(*user) for user in users}) == len(users)
     assert state(0, "actor", 1, 2) == state(0, "actor", 1, 2)
-    environments = {seeding.integer(seeding.stream(0, "environment", actor, life)) for actor in range(16) for life in range(16)}
+    environments = {
+        seeding.integer(seeding.stream(0, "environment", actor, life))
+        for actor in range(16)
+        for life in range(16)
+    }
     assert len(environments) == 256
 
 
@@ -465,10 +554,21 @@ SCRIPT = textwrap.dedent("""
 def own_callable(tmp_path_factory):
     directory = tmp_path_factory.mktemp("own")
     (directory / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=directory, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    return lines[0], [json.loads(line) for line in lines[1:]], [json.loads(line) for line in (directory / "log").read_text().splitlines()]
+    return (
+        lines[0],
+        [json.loads(line) for line in lines[1:]],
+        [json.loads(line) for line in (directory / "log").read_text().splitlines()],
+    )
 
 
 def test_an_own_callable_trains_in_both_runtimes_from_an_unguarded_script(own_callable):

@@ -1,4 +1,6 @@
-"""dicerl evaluate: its numbers, its mistakes, and a video that is decoded and compared with the episode played again."""
+"""dicerl evaluate: its numbers, its mistakes, and a video that is decoded and compared with the
+episode played again.
+"""
 
 import json
 import math
@@ -25,30 +27,61 @@ from dicerl.evaluator import Evaluator, play
 from dicerl.networks import Network
 from dicerl.scores import hns, saber
 
-KEYS = ["env", "episodes", "mean_return", "median_return", "stderr", "returns", "inv_temperatures", "hns", "saber"]
+KEYS = [
+    "env",
+    "episodes",
+    "mean_return",
+    "median_return",
+    "stderr",
+    "returns",
+    "inv_temperatures",
+    "hns",
+    "saber",
+]
 
 
 def debug(directory, env, **changes):
-    return dicerl.preset("debug", **{
-        "env__id": env, "frames": 300, "run_dir": str(directory), "tensorboard": False, "checkpoint__every": 100, "evaluation__every": 100,
-        "evaluation__max_steps": 20, **changes})
+    return dicerl.preset(
+        "debug",
+        **{
+            "env__id": env,
+            "frames": 300,
+            "run_dir": str(directory),
+            "tensorboard": False,
+            "checkpoint__every": 100,
+            "evaluation__every": 100,
+            "evaluation__max_steps": 20,
+            **changes,
+        },
+    )
 
 
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory):
-    return dicerl.train(debug(tmp_path_factory.mktemp("evaluate") / "cartpole", "CartPole-v1"), quiet=True).directory
+    return dicerl.train(
+        debug(tmp_path_factory.mktemp("evaluate") / "cartpole", "CartPole-v1"), quiet=True
+    ).directory
 
 
 @pytest.fixture(scope="module")
 def minatar(tmp_path_factory):
-    config = debug(tmp_path_factory.mktemp("evaluate") / "minatar", "MinAtar/Breakout-v1", evaluation__every=0)
+    config = debug(
+        tmp_path_factory.mktemp("evaluate") / "minatar", "MinAtar/Breakout-v1", evaluation__every=0
+    )
     return dicerl.train(config, quiet=True).directory
 
 
 @pytest.fixture(scope="module", params=["pong", "breakout"])
 def atari(request, tmp_path_factory):
-    config = debug(tmp_path_factory.mktemp("evaluate") / request.param, request.param, frames=160, evaluation__every=0, checkpoint__every=0,
-                   network__torso="impala_shallow", runtime__learner_threads=1)
+    config = debug(
+        tmp_path_factory.mktemp("evaluate") / request.param,
+        request.param,
+        frames=160,
+        evaluation__every=0,
+        checkpoint__every=0,
+        network__torso="impala_shallow",
+        runtime__learner_threads=1,
+    )
     return dicerl.train(config, quiet=True).directory
 
 
@@ -74,12 +107,23 @@ def result(call):
 
 
 def test_the_first_episode_of_each_environment_counts_once():
-    """Counting's reward is the step's number and its episodes have drawn lengths: the returns are known from the seeds alone."""
+    """Counting's reward is the step's number and its episodes have drawn lengths: the returns are
+    known from the seeds alone.
+    """
     config = dicerl.preset("debug", env__id="dicerl.envs.toy:Counting-v0")
     env = make_vector_env(config, 6)
     seen = []
-    returns, ended = play(config, Network(config, env.spec), env, np.ones((6, 1), np.float32), np.zeros(6, bool), np.random.default_rng(3),
-                          lambda step: seen.append((step.number, step.reward.copy(), step.returns.copy(), step.alive.copy())))
+    returns, ended = play(
+        config,
+        Network(config, env.spec),
+        env,
+        np.ones((6, 1), np.float32),
+        np.zeros(6, bool),
+        np.random.default_rng(3),
+        lambda step: seen.append(
+            (step.number, step.reward.copy(), step.returns.copy(), step.alive.copy())
+        ),
+    )
     expected = []
     for seed in GymEnv.seeds(env, int(np.random.default_rng(3).integers(2**31))):
         one = gymnasium.make("Counting-v0")
@@ -94,14 +138,26 @@ def test_the_first_episode_of_each_environment_counts_once():
     assert ended.all()
     assert [number for number, *_ in seen] == list(range(len(seen)))
     lengths = (np.sqrt(8 * returns + 1) - 1) / 2
-    assert [int(alive.sum()) for *_, alive in seen] == [int((lengths > t + 1).sum()) for t in range(len(seen))]
+    assert [int(alive.sum()) for *_, alive in seen] == [
+        int((lengths > t + 1).sum()) for t in range(len(seen))
+    ]
     np.testing.assert_array_equal(seen[-1][2], returns)
 
 
-@pytest.mark.parametrize("changes", [{}, {"network__last_action_reward": True}, {"behaviour__scale": "normalised"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"network__last_action_reward": True}, {"behaviour__scale": "normalised"}]
+)
 def test_a_watcher_sees_what_the_network_says(changes):
-    """Played again one environment at a time, from the observations: V, pi_tau and the greedy action."""
-    config = dicerl.preset("debug", env__id="CartPole-v1", evaluation__max_steps=12, env__reward_shape="none", **changes)
+    """Played again one environment at a time, from the observations: V, pi_tau and the greedy
+    action.
+    """
+    config = dicerl.preset(
+        "debug",
+        env__id="CartPole-v1",
+        evaluation__max_steps=12,
+        env__reward_shape="none",
+        **changes,
+    )
     spec = env_spec(config)
     torch.manual_seed(0)
     network = Network(config, spec)
@@ -109,7 +165,9 @@ def test_a_watcher_sees_what_the_network_says(changes):
     scale = 0.25 if config.behaviour.scale == "normalised" else 1.0
     inv, greedy = np.array([0.0, 2.0, 40.0, 0.0], np.float32), np.array([False, False, False, True])
     env, steps = make_vector_env(config, 4), []
-    returns, ended = play(config, network, env, inv[:, None], greedy, np.random.default_rng(1), steps.append)
+    returns, ended = play(
+        config, network, env, inv[:, None], greedy, np.random.default_rng(1), steps.append
+    )
     assert not ended.all()
     assert len(steps) == 12
     for i, seed in enumerate(env.seeds(int(np.random.default_rng(1).integers(2**31)))):
@@ -119,11 +177,15 @@ def test_a_watcher_sees_what_the_network_says(changes):
         for step in steps:
             with torch.no_grad():
                 before = torch.tensor([[last_action]]), torch.tensor([[last_reward]])
-                out = network.unroll(torch.from_numpy(observation)[None, None], state, None, *before)
+                out = network.unroll(
+                    torch.from_numpy(observation)[None, None], state, None, *before
+                )
             state = out.state
             logits = out.advantage[0, 0].double() * float(inv[i]) / scale
             assert step.value[i] == pytest.approx(float(out.value), abs=1e-5)
-            np.testing.assert_allclose(step.log_pi[i], (logits - logits.logsumexp(0)).numpy(), atol=1e-4)
+            np.testing.assert_allclose(
+                step.log_pi[i], (logits - logits.logsumexp(0)).numpy(), atol=1e-4
+            )
             if greedy[i]:
                 assert step.action[i] == int(out.advantage[0, 0].argmax())
             observation, last_reward, terminated, truncated, _ = one.step(int(step.action[i]))
@@ -139,20 +201,33 @@ def test_actions_are_drawn_at_the_temperature():
     config = dicerl.preset("debug", env__id="dicerl.envs.toy:TMaze-v0")
     env, steps = make_vector_env(config, 64), []
     inv = np.repeat(np.array([0.0, 1e6], np.float32), 32)
-    play(config, Network(config, env.spec), env, inv[:, None], np.zeros(64, bool), np.random.default_rng(0), steps.append)
+    play(
+        config,
+        Network(config, env.spec),
+        env,
+        inv[:, None],
+        np.zeros(64, bool),
+        np.random.default_rng(0),
+        steps.append,
+    )
     best = np.stack([s.action == s.log_pi.argmax(1) for s in steps])
     assert 0.4 < np.stack([s.action for s in steps])[:, :32].mean() < 0.6
     assert best[:, 32:].all()
 
 
 def test_the_evaluator_of_a_run_plays_both_halves_and_beats():
-    config = dicerl.preset("debug", env__id="CartPole-v1", evaluation__episodes=3, evaluation__max_steps=250)
+    config = dicerl.preset(
+        "debug", env__id="CartPole-v1", evaluation__episodes=3, evaluation__max_steps=250
+    )
     evaluator, beats = Evaluator(config, Network(config, env_spec(config))), []
     with torch.no_grad():
         evaluator.network.advantage_head.weight.zero_()
-        evaluator.network.advantage_head.bias.copy_(torch.tensor([1.0, 0.0]))  # greedy: always left, 8 to 10 steps
+        # greedy: always left, 8 to 10 steps
+        evaluator.network.advantage_head.bias.copy_(torch.tensor([1.0, 0.0]))
     found = evaluator.evaluate([(0.0, 0.0)], np.random.SeedSequence(5), lambda: beats.append(1))
-    assert len(found["returns"]) == len(found["greedy_returns"]) == len(found["inv_temperatures"]) == 3
+    assert (
+        len(found["returns"]) == len(found["greedy_returns"]) == len(found["inv_temperatures"]) == 3
+    )
     assert all(8 <= r <= 10 for r in found["greedy_returns"])
     assert found["mean_return"] > 10
     assert len(beats) == math.ceil(max(found["returns"]) / 100)
@@ -173,36 +248,59 @@ def test_json_is_what_the_design_says(cartpole, result):
     assert found["hns"] is None
     assert found["saber"] is None
     [(low, high)] = dicerl.load_agent(cartpole).region
-    assert all(low <= math.log1p(x) + 1e-4 and math.log1p(x) - 1e-4 <= high for x in found["inv_temperatures"])
+    assert all(
+        low <= math.log1p(x) + 1e-4 and math.log1p(x) - 1e-4 <= high
+        for x in found["inv_temperatures"]
+    )
     assert len(set(found["inv_temperatures"])) == 5
 
 
 def test_the_seed_decides_everything(cartpole, result):
     first = result(cartpole, "--episodes", 4, "--seed", 7)
     assert result(cartpole, "--episodes", 4, "--seed", 7) == first
-    assert result(cartpole, "--episodes", 4, "--seed", 8)["inv_temperatures"] != first["inv_temperatures"]
+    assert (
+        result(cartpole, "--episodes", 4, "--seed", 8)["inv_temperatures"]
+        != first["inv_temperatures"]
+    )
 
 
 def test_temperatures_on_demand(cartpole, result):
-    assert result(cartpole, "--episodes", 3, "--inv-temperature", 2.5)["inv_temperatures"] == [2.5] * 3
+    assert (
+        result(cartpole, "--episodes", 3, "--inv-temperature", 2.5)["inv_temperatures"] == [2.5] * 3
+    )
     assert result(cartpole, "--episodes", 3, "--greedy")["inv_temperatures"] == [None] * 3
 
 
 def test_the_greedy_option_takes_the_best_action(cartpole, result):
     """As 1/tau = 1e6 does, from the same seed, but for ties."""
-    greedy, cold, hot = (result(cartpole, "--episodes", 8, "--max-steps", 100, *rule)["returns"]
-                         for rule in (["--greedy"], ["--inv-temperature", 1e6], ["--inv-temperature", 0]))
+    greedy, cold, hot = (
+        result(cartpole, "--episodes", 8, "--max-steps", 100, *rule)["returns"]
+        for rule in (["--greedy"], ["--inv-temperature", 1e6], ["--inv-temperature", 0])
+    )
     assert greedy == cold != hot
 
 
-FAMILIES = {"epsilon": ["epsilons"], "mixture": ["inv_temperature_lows", "inv_temperature_highs", "weight_lows"],
-            "conditioned": ["inv_temperatures"], "casa/trainable_tau": ["inv_temperatures"]}
+FAMILIES = {
+    "epsilon": ["epsilons"],
+    "mixture": ["inv_temperature_lows", "inv_temperature_highs", "weight_lows"],
+    "conditioned": ["inv_temperatures"],
+    "casa/trainable_tau": ["inv_temperatures"],
+}
 
 
 @pytest.mark.parametrize("variant", FAMILIES)
 def test_other_families_say_what_they_drew(tmp_path, result, call, variant):
-    config = dicerl.preset("debug", variant, **{
-        "env__id": "CartPole-v1", "frames": 40, "run_dir": str(tmp_path / "run"), "tensorboard": False, "evaluation__every": 0})
+    config = dicerl.preset(
+        "debug",
+        variant,
+        **{
+            "env__id": "CartPole-v1",
+            "frames": 40,
+            "run_dir": str(tmp_path / "run"),
+            "tensorboard": False,
+            "evaluation__every": 0,
+        },
+    )
     run = dicerl.train(config, quiet=True).directory
     found = result(run, "--episodes", 3, "--video", tmp_path / "film.mp4")
     names = FAMILIES[variant]
@@ -225,7 +323,10 @@ def test_checkpoints_by_name(cartpole, tmp_path):
     model["advantage_head.weight"].zero_()
     model["advantage_head.bias"].copy_(torch.tensor([1.0, 0.0]))
     checkpoint.save(copy, int(first.name), {"model": model}, checkpoint.read_state(first))
-    tensors, state = {name: checkpoint.read_tensors(newest, name) for name in ("model", "optimizer")}, checkpoint.read_state(newest)
+    tensors, state = (
+        {name: checkpoint.read_tensors(newest, name) for name in ("model", "optimizer")},
+        checkpoint.read_state(newest),
+    )
     assert state["best_checkpoint"] is not None
     checkpoint.save(copy, int(newest.name), tensors, state | {"best_checkpoint": int(first.name)})
 
@@ -242,8 +343,13 @@ def test_a_person_is_told(cartpole, call):
     code, out, err = call(cartpole, "--episodes", 3, "--max-steps", 6)
     assert code == 0, err
     assert out.splitlines()[0] == f"CartPole-v1, 3 episodes, {checkpoint.newest(cartpole)[0]}"
-    for words in ("mean return  6.00 ± 0.00", "median       6.00", "the bandits' best region", "returns      6 6 6",
-                  "3 of 3 episodes, after 6 steps"):
+    for words in (
+        "mean return  6.00 ± 0.00",
+        "median       6.00",
+        "the bandits' best region",
+        "returns      6 6 6",
+        "3 of 3 episodes, after 6 steps",
+    ):
         assert words in out, out
 
 
@@ -254,10 +360,23 @@ def test_evaluating_changes_nothing_of_the_run(cartpole, result):
 
 
 def test_atari_is_played_to_the_protocol_asked_for():
-    trained = dicerl.preset("laptop", env__id="pong", env__sticky_actions=0.1, env__noop_max=3, env__episodic_life=True, env__max_episode_frames=99)
-    paper, sticky = (with_protocol(trained, name, None, "pong", "pong") for name in ("paper", "sticky"))
+    trained = dicerl.preset(
+        "laptop",
+        env__id="pong",
+        env__sticky_actions=0.1,
+        env__noop_max=3,
+        env__episodic_life=True,
+        env__max_episode_frames=99,
+    )
+    paper, sticky = (
+        with_protocol(trained, name, None, "pong", "pong") for name in ("paper", "sticky")
+    )
     assert {field: get(paper, field) for field in PAPER} == {
-        "env.sticky_actions": 0.0, "env.noop_max": 30, "env.episodic_life": False, "env.max_episode_frames": 108_000}
+        "env.sticky_actions": 0.0,
+        "env.noop_max": 30,
+        "env.episodic_life": False,
+        "env.max_episode_frames": 108_000,
+    }
     assert paper.evaluation.max_steps == 27_000
     assert sticky == paper.replace(env__sticky_actions=0.25)
     assert with_protocol(trained, "paper", 5, "pong", "pong").evaluation.max_steps == 5
@@ -274,21 +393,44 @@ MISTAKES = {
     "no run": (["nowhere"], "nowhere holds no run"),
     "no checkpoint": (["RUN/checkpoints/77"], "77"),
     "unknown checkpoint": (["RUN", "--checkpoint", "77"], "checkpoint is '77'", "best, newest"),
-    "checkpoint twice": (["NEWEST", "--checkpoint", "best"], "checkpoint is 'best'", "is a checkpoint already"),
+    "checkpoint twice": (
+        ["NEWEST", "--checkpoint", "best"],
+        "checkpoint is 'best'",
+        "is a checkpoint already",
+    ),
     "no episode": (["RUN", "--episodes", "0"], "episodes is 0", "between 1"),
     "a million episodes": (["RUN", "--episodes", "1000000"], "episodes is 1000000", "1000"),
     "no number": (["RUN", "--episodes", "many"], "--episodes", "'many'"),
-    "negative temperature": (["RUN", "--inv-temperature", "-1"], "inv_temperature is -1.0", "between 0"),
+    "negative temperature": (
+        ["RUN", "--inv-temperature", "-1"],
+        "inv_temperature is -1.0",
+        "between 0",
+    ),
     "temperature nan": (["RUN", "--inv-temperature", "nan"], "inv_temperature is nan"),
-    "temperature and greedy": (["RUN", "--inv-temperature", "3", "--greedy"], "inv_temperature is 3.0", "greedy"),
-    "unknown protocol": (["RUN", "--protocol", "stikcy"], "protocol is 'stikcy'", "did you mean sticky?"),
-    "sticky cartpole": (["RUN", "--protocol", "sticky"], "protocol is 'sticky'", "CartPole-v1 is none"),
+    "temperature and greedy": (
+        ["RUN", "--inv-temperature", "3", "--greedy"],
+        "inv_temperature is 3.0",
+        "greedy",
+    ),
+    "unknown protocol": (
+        ["RUN", "--protocol", "stikcy"],
+        "protocol is 'stikcy'",
+        "did you mean sticky?",
+    ),
+    "sticky cartpole": (
+        ["RUN", "--protocol", "sticky"],
+        "protocol is 'sticky'",
+        "CartPole-v1 is none",
+    ),
     "no steps": (["RUN", "--max-steps", "0"], "max_steps is 0"),
     "no threads": (["RUN", "--threads", "0"], "threads is 0"),
     "negative seed": (["RUN", "--seed", "-1"], "seed is -1"),
     "unknown option": (["RUN", "--episode", "3"], "--episode", "did you mean --episodes?"),
     "no mp4": (["RUN", "--video", "film.avi"], "video is 'film.avi'", ".mp4"),
-    "video below a file": (["RUN", "--video", "RUN/config.json/film.mp4"], "config.json/film.mp4 cannot be written"),
+    "video below a file": (
+        ["RUN", "--video", "RUN/config.json/film.mp4"],
+        "config.json/film.mp4 cannot be written",
+    ),
 }
 
 
@@ -297,7 +439,9 @@ def test_a_mistake_is_one_line(cartpole, call, tmp_path, monkeypatch, mistake):
     monkeypatch.chdir(tmp_path)
     args, *fragments = MISTAKES[mistake]
     newest = checkpoint.newest(cartpole)[0]
-    code, out, err = call(*[a.replace("RUN", str(cartpole)).replace("NEWEST", str(newest)) for a in args], "--quiet")
+    code, out, err = call(
+        *[a.replace("RUN", str(cartpole)).replace("NEWEST", str(newest)) for a in args], "--quiet"
+    )
     assert (code, out) == (2, "")
     assert err.startswith("dicerl: ")
     assert len(err.splitlines()) == 1, err
@@ -320,15 +464,29 @@ def decode(path):
     reader = imageio_ffmpeg.read_frames(str(path))
     meta = next(reader)
     width, height = meta["size"]
-    return meta, np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]).astype(np.int16)
+    return meta, np.stack(
+        [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
+    ).astype(np.int16)
 
 
 def difference(decoded, drawn, side=6):
-    """Of each picture, the largest mean difference in brightness of a 6x6 block: the codec's is below 7, a paddle elsewhere makes 40.    [frames]"""
+    """Of each picture, the largest mean difference in brightness of a 6x6 block: the codec's is
+    below 7, a paddle elsewhere makes 40.
+    [frames]
+    """
+
     def blocks(one, other):
-        error = np.abs((one.astype(np.float32) - other.astype(np.float32)) @ np.array([0.299, 0.587, 0.114], np.float32))
+        error = np.abs(
+            (one.astype(np.float32) - other.astype(np.float32))
+            @ np.array([0.299, 0.587, 0.114], np.float32)
+        )
         height, width = error.shape[0] // side, error.shape[1] // side
-        return error[: height * side, : width * side].reshape(height, side, width, side).mean((1, 3)).max()
+        return (
+            error[: height * side, : width * side]
+            .reshape(height, side, width, side)
+            .mean((1, 3))
+            .max()
+        )
 
     return np.array([blocks(one, other) for one, other in zip(decoded, drawn, strict=True)])
 
@@ -366,16 +524,25 @@ def replay_gym(env_id, about):
 
 
 def returns_shown(decoded, about, names, per_step):
-    """Which of the returns the episode went through is drawn in each picture's strip, found by drawing them all."""
+    """Which of the returns the episode went through is drawn in each picture's strip, found by
+    drawing them all.
+    """
     height = decoded.shape[1]
     strip = video.Strip(height, names, {})
-    numbers = slice(0, int(40 * strip.unit)), slice(0, int(60 * strip.unit))  # where the return stands
+    # where the return stands
+    numbers = slice(0, int(40 * strip.unit)), slice(0, int(60 * strip.unit))
     candidates = sorted({0.0, *np.cumsum(about["rewards"]).tolist()})
     blank = np.zeros(len(names))
-    drawn = np.stack([strip.draw(c, 0.0, blank, None)[numbers] for c in candidates]).astype(np.int16)
-    shown = decoded[:, :, -strip.width:][:, numbers[0], numbers[1]]
+    drawn = np.stack([strip.draw(c, 0.0, blank, None)[numbers] for c in candidates]).astype(
+        np.int16
+    )
+    shown = decoded[:, :, -strip.width :][:, numbers[0], numbers[1]]
     nearest = np.abs(shown[:, None] - drawn[None]).mean((2, 3, 4)).argmin(1)
-    expected = [0.0] + [total for total, count in zip(np.cumsum(about["rewards"]), per_step, strict=True) for _ in range(count)]
+    expected = [0.0] + [
+        total
+        for total, count in zip(np.cumsum(about["rewards"]), per_step, strict=True)
+        for _ in range(count)
+    ]
     return [candidates[i] for i in nearest], expected
 
 
@@ -383,7 +550,20 @@ def test_an_atari_video_is_the_agents_episode(atari, result, tmp_path):
     game, film = atari.name, tmp_path / "new" / "film.mp4"
     # Breakout's five balls are soon lost: a whole episode.
     protocol, limit = ("paper", []) if game == "breakout" else ("sticky", ["--max-steps", 90])
-    found = result(atari, "--episodes", 2, "--protocol", protocol, "--inv-temperature", 0, "--seed", 3, "--video", film, *limit)
+    found = result(
+        atari,
+        "--episodes",
+        2,
+        "--protocol",
+        protocol,
+        "--inv-temperature",
+        0,
+        "--seed",
+        3,
+        "--video",
+        film,
+        *limit,
+    )
     about = json.loads(film.with_suffix(".json").read_text())
     pictures, rewards = replay_atari(game, about, 0.25 if protocol == "sticky" else 0.0)
     assert about["rewards"] == rewards
@@ -399,7 +579,9 @@ def test_an_atari_video_is_the_agents_episode(atari, result, tmp_path):
     # The measure is sharp enough: most pictures of the next step do not pass for these.
     assert (difference(game_picture[:-4:8], pictures[4::8]) > 12).mean() > 0.5
     per_step = [4] * (about["steps"] - 1)
-    shown, expected = returns_shown(decoded, about, make_names(game), [*per_step, len(pictures) - 1 - sum(per_step)])
+    shown, expected = returns_shown(
+        decoded, about, make_names(game), [*per_step, len(pictures) - 1 - sum(per_step)]
+    )
     assert shown == expected
 
 
@@ -410,7 +592,9 @@ def make_names(game):
 @pytest.mark.parametrize(("run", "fps", "scale"), [("cartpole", 50.0, 1), ("minatar", 20.0, 20)])
 def test_a_gymnasium_video_is_the_agents_episode(request, result, run, fps, scale):
     run = request.getfixturevalue(run)
-    found = result(run, "--episodes", 3, "--max-steps", 60, "--inv-temperature", 0, "--seed", 2, "--video")
+    found = result(
+        run, "--episodes", 3, "--max-steps", 60, "--inv-temperature", 0, "--seed", 2, "--video"
+    )
     newest = checkpoint.newest(run)[0]
     film = run / "videos" / f"{newest.name}.mp4"
     about = json.loads(film.with_suffix(".json").read_text())
@@ -439,10 +623,15 @@ def test_filming_changes_no_episode(cartpole, result, tmp_path):
 
 @pytest.mark.parametrize(("game", "sticky"), [("pong", 0.0), ("seaquest", 0.25)])
 def test_the_second_emulator_shows_what_the_agent_sees(game, sticky):
-    """The observation is the larger of the last two screens, grey, averaged down to 84x84: computed here from the pictures."""
+    """The observation is the larger of the last two screens, grey, averaged down to 84x84: computed
+    here from the pictures.
+    """
+
     def areas(size, to):  # [to, size]: how much of each source pixel lies in each target pixel
         edges = np.linspace(0, size, to + 1)
-        overlap = np.minimum(edges[1:, None], np.arange(size) + 1) - np.maximum(edges[:-1, None], np.arange(size))
+        overlap = np.minimum(edges[1:, None], np.arange(size) + 1) - np.maximum(
+            edges[:-1, None], np.arange(size)
+        )
         return np.maximum(overlap, 0) / (size / to)
 
     rows, columns = areas(210, 84), areas(160, 84)
@@ -510,7 +699,11 @@ class Interrupted(Square):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    return dicerl.train(debug(tmp_path_factory.mktemp("evaluate") / "own", "x", frames=40, evaluation__every=0), Square, quiet=True).directory
+    return dicerl.train(
+        debug(tmp_path_factory.mktemp("evaluate") / "own", "x", frames=40, evaluation__every=0),
+        Square,
+        quiet=True,
+    ).directory
 
 
 def test_an_own_environment_is_evaluated_and_filmed(own, tmp_path):
@@ -518,11 +711,15 @@ def test_an_own_environment_is_evaluated_and_filmed(own, tmp_path):
     assert done.result["returns"] == [1.25, 1.25]
     meta, decoded = decode(tmp_path / "film.mp4")
     assert meta["size"] == (232 + 166, 218)  # 33 x 31 times seven, then even
-    np.testing.assert_allclose(decoded[:, :217, :231].mean((1, 2, 3)), [0, 40, 80, 120, 160, 200], atol=2)
+    np.testing.assert_allclose(
+        decoded[:, :217, :231].mean((1, 2, 3)), [0, 40, 80, 120, 160, 200], atol=2
+    )
     assert list(done.result) == KEYS
 
 
-@pytest.mark.parametrize(("env", "words"), [(Flat, r"render gave shape \(31, 33\)"), (Blind, "render_mode")])
+@pytest.mark.parametrize(
+    ("env", "words"), [(Flat, r"render gave shape \(31, 33\)"), (Blind, "render_mode")]
+)
 def test_an_own_environment_that_cannot_be_filmed(own, tmp_path, env, words):
     with pytest.raises(DicerlError, match=f"{env.__name__} cannot be filmed: .*{words}"):
         evaluate(own, env, episodes=1, video=tmp_path / "film.mp4")
@@ -530,10 +727,16 @@ def test_an_own_environment_that_cannot_be_filmed(own, tmp_path, env, words):
 
 
 def test_an_environment_that_cannot_be_filmed_is_one_line(tmp_path, call):
-    run = dicerl.train(debug(tmp_path / "run", "dicerl.envs.toy:Catch-v0", frames=40, evaluation__every=0), quiet=True)
+    run = dicerl.train(
+        debug(tmp_path / "run", "dicerl.envs.toy:Catch-v0", frames=40, evaluation__every=0),
+        quiet=True,
+    )
     code, out, err = call(run.directory, "--video", "--quiet")
     assert (code, out) == (2, "")
-    assert err == "dicerl: dicerl.envs.toy:Catch-v0 cannot be filmed: its render modes are []; a video needs rgb_array\n"
+    assert (
+        err == "dicerl: dicerl.envs.toy:Catch-v0 cannot be filmed: its render modes are []; a video"
+        " needs rgb_array\n"
+    )
     assert not (run.directory / "videos").exists()
 
 
@@ -553,16 +756,26 @@ def test_an_interrupt_leaves_no_half_video(own, tmp_path):
 def test_a_video_that_could_not_be_written_is_no_video(own, tmp_path, monkeypatch, good):
     """An ffmpeg that ends early, as on a full disk."""
     real = imageio_ffmpeg.write_frames
-    monkeypatch.setattr(imageio_ffmpeg, "write_frames", lambda *args, output_params, **kwargs: real(
-        *args, output_params=[*output_params, "-frames:v", str(good)], **kwargs))
+    monkeypatch.setattr(
+        imageio_ffmpeg,
+        "write_frames",
+        lambda *args, output_params, **kwargs: real(
+            *args, output_params=[*output_params, "-frames:v", str(good)], **kwargs
+        ),
+    )
     with pytest.raises(DicerlError, match="could not be written"):
         evaluate(own, Square, episodes=1, video=tmp_path / "film.mp4")
     assert list(tmp_path.iterdir()) == []
 
 
 @settings(max_examples=30, deadline=None)
-@given(actions=st.integers(1, 300), height=st.sampled_from([200, 210, 400, 1080]), data=st.data(),
-       value=st.floats(), total=st.floats(allow_nan=False, allow_infinity=False))
+@given(
+    actions=st.integers(1, 300),
+    height=st.sampled_from([200, 210, 400, 1080]),
+    data=st.data(),
+    value=st.floats(),
+    total=st.floats(allow_nan=False, allow_infinity=False),
+)
 def test_a_strip_can_be_drawn_of_anything(actions, height, data, value, total):
     strip = video.Strip(height, [f"action {i}" for i in range(actions)], {"inv_temperature": 12.34})
     action = data.draw(st.none() | st.integers(0, actions - 1))
@@ -574,9 +787,18 @@ def test_a_strip_can_be_drawn_of_anything(actions, height, data, value, total):
     assert orange == (action is not None)
 
 
-@pytest.mark.parametrize(("behaviour", "words"), [
-    ({}, ("1/tau", "greedy")), ({"inv_temperature": 24.306}, ("1/tau", "24.31")), ({"epsilon": 0.0512}, ("epsilon", "0.051")),
-    ({"inv_temperature_low": 2.0, "inv_temperature_high": 41.26, "weight_low": 0.35}, ("1/tau, weight", "2.0, 0.35\n41.3, 0.65"))])
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ({}, ("1/tau", "greedy")),
+        ({"inv_temperature": 24.306}, ("1/tau", "24.31")),
+        ({"epsilon": 0.0512}, ("epsilon", "0.051")),
+        (
+            {"inv_temperature_low": 2.0, "inv_temperature_high": 41.26, "weight_low": 0.35},
+            ("1/tau, weight", "2.0, 0.35\n41.3, 0.65"),
+        ),
+    ],
+)
 def test_the_temperature_in_words(behaviour, words):
     assert video.caption(behaviour) == words
     video.Strip(210, ["left", "right"], behaviour).draw(1.0, 2.0, np.ones(2) / 2, 0)
@@ -585,7 +807,10 @@ def test_the_temperature_in_words(behaviour, words):
 def test_a_bar_is_as_long_as_its_probability():
     strip = video.Strip(420, ["a", "b", "c"], {})
     picture = strip.draw(0.0, 0.0, np.array([0.5, 0.25, 0.25]), 1)
-    lengths = [int((np.abs(picture.astype(int) - colour).sum(2) < 10).sum(1).max()) for colour in (video.OTHER, video.CHOSEN)]
+    lengths = [
+        int((np.abs(picture.astype(int) - colour).sum(2) < 10).sum(1).max())
+        for colour in (video.OTHER, video.CHOSEN)
+    ]
     assert lengths[0] == pytest.approx(2 * lengths[1], abs=2)
 
 

@@ -1,6 +1,8 @@
-"""What goes wrong in practice, with real processes: killed and stuck children, a killed parent, Ctrl-C, a broken environment, a full disk.
+"""What goes wrong in practice, with real processes: killed and stuck children, a killed parent,
+Ctrl-C, a broken environment, a full disk.
 
-Starting processes is slow, so each scenario below is played once, three of them at a time; the tests then look at what happened.
+Starting processes is slow, so each scenario below is played once, three of them at a time; the
+tests then look at what happened.
 """
 
 import contextlib
@@ -31,10 +33,12 @@ pytestmark = [
 ]
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
-PATIENCE = 180.0  # seconds for anything that must happen at all: a busy machine starts processes slowly
+# seconds for anything that must happen at all: a busy machine starts processes slowly
+PATIENCE = 180.0
 FRAMES = 5_000
 
-# Environments that log who made them and who steps, so that the tests know which process is the actor.
+# Environments that log who made them and who steps, so that the tests know which process is the
+# actor.
 ENVIRONMENTS = """
     import os, signal, time
     from pathlib import Path
@@ -106,9 +110,14 @@ def processes(session):
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(OSError):
-                state, parent, _, its_session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+                state, parent, _, its_session = (
+                    (path / "stat").read_text().rpartition(")")[2].split()[:4]
+                )
                 if int(its_session) == session and state not in "ZX":
-                    found[int(path.name)] = (int(parent), (path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    found[int(path.name)] = (
+                        int(parent),
+                        (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(),
+                    )
     return found
 
 
@@ -132,10 +141,19 @@ class Life:
         for name in ("made", "stepped"):
             (directory / name).write_text("")
         path = os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-c", textwrap.dedent(script)] if script else [DICERL, *map(str, args)]
+        command = (
+            [sys.executable, "-c", textwrap.dedent(script)] if script else [DICERL, *map(str, args)]
+        )
         with (directory / "out").open("w") as out, (directory / "err").open("w") as err:
-            process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                                       env={**os.environ, "FAULTS": str(directory), "PYTHONPATH": path})
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env={**os.environ, "FAULTS": str(directory), "PYTHONPATH": path},
+            )
         STARTED.append(process)
         return cls(process, directory, run or directory / "run", "--quiet" in args)
 
@@ -153,26 +171,42 @@ class Life:
     def children(self):
         """Children of the supervisor, without Python's bookkeeper."""
         family = processes(self.process.pid)
-        return {pid for pid, (parent, line) in family.items() if parent == self.process.pid and "resource_tracker" not in line}
+        return {
+            pid
+            for pid, (parent, line) in family.items()
+            if parent == self.process.pid and "resource_tracker" not in line
+        }
 
     def find(self, condition, what):
         """Wait for something to happen while the process lives."""
+
         def alive_and_found():
-            assert self.process.poll() is None, f"it ended with {self.process.returncode} before: {what}; {self.err}"
+            assert self.process.poll() is None, (
+                f"it ended with {self.process.returncode} before: {what}; {self.err}"
+            )
             return condition()
 
         return until(alive_and_found, what)
 
     def actor(self, but=()):
-        """The process that steps the environments (the supervisor itself in the serial runtime), once it has taken some steps."""
+        """The process that steps the environments (the supervisor itself in the serial runtime),
+        once it has taken some steps.
+        """
+
         def stepping():
-            return [pid for pid in self.pids("stepped") if pid not in but and pid in self.children() | {self.process.pid}]
+            return [
+                pid
+                for pid in self.pids("stepped")
+                if pid not in but and pid in self.children() | {self.process.pid}
+            ]
 
         return self.find(stepping, "an actor steps")[0]
 
     def evaluator(self, actors):
         """A child that made environments and is no actor."""
-        return self.find(lambda: set(self.pids("made")) & self.children() - set(actors), "an evaluator starts").pop()
+        return self.find(
+            lambda: set(self.pids("made")) & self.children() - set(actors), "an evaluator starts"
+        ).pop()
 
     def learner(self):
         """The child that made no environment."""
@@ -206,10 +240,28 @@ def kill(process):
 
 
 def arguments(runtime, env="Slow-v0", run="run", **changes):
-    fields = {"runtime.kind": runtime, "frames": FRAMES, "runtime.num_envs": 8, "runtime.num_actors": 1 if runtime == "process" else 0,
-              "sequence.batch": 8, "sequence.length": 16, "sequence.burn_in": 0, "checkpoint.every": 1_600, "evaluation.every": 0,
-              "log_every": 1, "tensorboard": False, "run_dir": run, **{k.replace("__", "."): v for k, v in changes.items()}}
-    return ["train", f"faulty:{env}", "--preset", "debug", *[f"--{name}={value}" for name, value in fields.items()]]
+    fields = {
+        "runtime.kind": runtime,
+        "frames": FRAMES,
+        "runtime.num_envs": 8,
+        "runtime.num_actors": 1 if runtime == "process" else 0,
+        "sequence.batch": 8,
+        "sequence.length": 16,
+        "sequence.burn_in": 0,
+        "checkpoint.every": 1_600,
+        "evaluation.every": 0,
+        "log_every": 1,
+        "tensorboard": False,
+        "run_dir": run,
+        **{k.replace("__", "."): v for k, v in changes.items()},
+    }
+    return [
+        "train",
+        f"faulty:{env}",
+        "--preset",
+        "debug",
+        *[f"--{name}={value}" for name, value in fields.items()],
+    ]
 
 
 def events(run, name):
@@ -250,9 +302,18 @@ def scenario(play):
 @pytest.fixture(scope="module")
 def played(request, tmp_path_factory):
     """Starts the scenarios that the chosen tests ask for, three at a time."""
-    wanted = {name for item in request.session.items if item.path == request.path for name in item.fixturenames}
+    wanted = {
+        name
+        for item in request.session.items
+        if item.path == request.path
+        for name in item.fixturenames
+    }
     with ThreadPoolExecutor(3) as pool:
-        yield {name: pool.submit(play, tmp_path_factory.mktemp(name)) for name, play in SCENARIOS.items() if name in wanted}
+        yield {
+            name: pool.submit(play, tmp_path_factory.mktemp(name))
+            for name, play in SCENARIOS.items()
+            if name in wanted
+        }
         pool.shutdown(cancel_futures=True)
     for process in STARTED:
         kill(process)
@@ -260,7 +321,9 @@ def played(request, tmp_path_factory):
 
 @scenario
 def story(directory):
-    """One run in five lives: the parent is killed, the learner is killed, Ctrl-C, SIGTERM to all of them, then to its end."""
+    """One run in five lives: the parent is killed, the learner is killed, Ctrl-C, SIGTERM to all of
+    them, then to its end.
+    """
     run = directory / "run"
     shared = set(os.listdir("/dev/shm"))
     lives = {}
@@ -274,7 +337,9 @@ def story(directory):
         return lines and lines[-1]["updates"] > int(found[-1].name)
 
     def stopped_beyond_a_checkpoint():
-        """Only the supervisor finishes checkpoints: what is seen while it is stopped stays so until it is killed."""
+        """Only the supervisor finishes checkpoints: what is seen while it is stopped stays so until
+        it is killed.
+        """
         if not beyond_a_checkpoint():
             return False
         os.kill(killed.process.pid, signal.SIGSTOP)
@@ -289,7 +354,11 @@ def story(directory):
     killed.end()
     with contextlib.suppress(AssertionError):
         until(lambda: not set(os.listdir("/dev/shm")) - shared, "nothing new in /dev/shm", 10)
-    killed.saw |= {"shared": set(os.listdir("/dev/shm")) - shared, "metrics": read_lines(run / "metrics.jsonl"), "saved": checkpoint.newest(run)[1]}
+    killed.saw |= {
+        "shared": set(os.listdir("/dev/shm")) - shared,
+        "metrics": read_lines(run / "metrics.jsonl"),
+        "saved": checkpoint.newest(run)[1],
+    }
     shutil.copytree(run, directory / "moved")
 
     headless = lives["headless"] = Life.start(directory / "2", "resume", run, run=run)
@@ -308,20 +377,30 @@ def stop(life, number):
     """A signal to everything in its process group, as a terminal or `timeout` sends it."""
     os.killpg(life.process.pid, number)
     life.end()
-    life.saw |= {"saved": checkpoint.newest(life.run)[1], "last line": read_lines(life.run / "metrics.jsonl")[-1],
-                 "folders": [p.name for p in (life.run / "checkpoints").iterdir()]}
+    life.saw |= {
+        "saved": checkpoint.newest(life.run)[1],
+        "last line": read_lines(life.run / "metrics.jsonl")[-1],
+        "folders": [p.name for p in (life.run / "checkpoints").iterdir()],
+    }
 
 
 @scenario
 def supervision(directory):
     """Kill the actor, stop its successor, kill the evaluator; then let the run finish."""
-    life = Life.start(directory, *arguments("process", runtime__stuck_seconds=8, evaluation__every=400, evaluation__episodes=2))
+    life = Life.start(
+        directory,
+        *arguments(
+            "process", runtime__stuck_seconds=8, evaluation__every=400, evaluation__episodes=2
+        ),
+    )
     first = life.actor()
     os.kill(first, signal.SIGKILL)
     second = life.actor(but=[first])
     os.kill(second, signal.SIGSTOP)
     stopped = time.time()
-    replaced = life.find(lambda: events(life.run, "actor_replaced")[1:], "the stuck actor is replaced")
+    replaced = life.find(
+        lambda: events(life.run, "actor_replaced")[1:], "the stuck actor is replaced"
+    )
     third = life.actor(but=[first, second])
     evaluator = life.evaluator([first, second, third])
     os.kill(evaluator, signal.SIGKILL)
@@ -336,7 +415,9 @@ def serial_story(directory):
     run = directory / "run"
     lives = {}
     for name, number, args in (
-            ("interrupted", signal.SIGINT, arguments("serial", run=run, frames=3_000)), ("terminated", signal.SIGTERM, ["resume", run])):
+        ("interrupted", signal.SIGINT, arguments("serial", run=run, frames=3_000)),
+        ("terminated", signal.SIGTERM, ["resume", run]),
+    ):
         life = lives[name] = Life.start(directory / name, *args, run=run)
         life.actor()
         with contextlib.suppress(DicerlError):
@@ -370,14 +451,17 @@ def blind(directory):
 @scenario
 def slow_learner(directory):
     """The collector stays full for longer than stuck_seconds."""
-    return Life.start(directory, script="""
+    return Life.start(
+        directory,
+        script="""
         import time
         import dicerl
         import faulty
         config = dicerl.preset("debug", frames=160, runtime__kind="process", runtime__stuck_seconds=5, run_dir="run", tensorboard=False,
                                evaluation__every=0, checkpoint__every=0)
         dicerl.train(config, faulty.Slow, quiet=True, on_batch=lambda learner, batch: time.sleep(3.0 if learner.updates < 3 else 0.0))
-    """).end()
+    """,
+    ).end()
 
 
 @contextlib.contextmanager
@@ -385,7 +469,14 @@ def small_disk(directory):
     """(a disk of 3 MB, True), or a directory and False without the right to mount one."""
     disk = directory / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", disk], capture_output=True, check=False).returncode == 0
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=3m", "none", disk],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
     try:
         yield disk, mounted
     finally:
@@ -404,16 +495,29 @@ def end_with_a_checkpoint(life, mounted):
     life.end()
     path, state = checkpoint.newest(life.run)
     tensors = {name: len(checkpoint.read_tensors(path, name)) for name in ("model", "optimizer")}
-    life.saw |= {"reason": "No space left on device" if mounted else "File too large", "newest": path, "state": state, "tensors": tensors,
-                 "folders": [p.name for p in (life.run / "checkpoints").iterdir()]}
+    life.saw |= {
+        "reason": "No space left on device" if mounted else "File too large",
+        "newest": path,
+        "state": state,
+        "tensors": tensors,
+        "folders": [p.name for p in (life.run / "checkpoints").iterdir()],
+    }
     return life
 
 
 def fill_a_disk(directory, runtime):
-    """A disk with room for one checkpoint (1.9 MB) but not for two; without the right to mount one, a limit on the size of files."""
+    """A disk with room for one checkpoint (1.9 MB) but not for two; without the right to mount one,
+    a limit on the size of files.
+    """
     with small_disk(directory) as (disk, mounted):
         run = disk / "run"
-        life = Life.start(directory, *arguments(runtime, run=run, network__hidden=128, network__lstm=128, checkpoint__every=1_000), run=run)
+        life = Life.start(
+            directory,
+            *arguments(
+                runtime, run=run, network__hidden=128, network__lstm=128, checkpoint__every=1_000
+            ),
+            run=run,
+        )
         if not mounted:
             life.find(lambda: checkpoint.checkpoints_of(run), "a checkpoint")
             limit_files(life, 400_000)
@@ -422,13 +526,22 @@ def fill_a_disk(directory, runtime):
 
 @scenario
 def full_disk_between_checkpoints(directory):
-    """Something else fills the disk after a checkpoint: the next to write are the metrics, within a second; the next checkpoint is 3 s away."""
+    """Something else fills the disk after a checkpoint: the next to write are the metrics, within a
+    second; the next checkpoint is 3 s away.
+    """
     with small_disk(directory) as (disk, mounted):
         run = disk / "run"
-        life = Life.start(directory, *arguments("process", run=run, frames=100_000, checkpoint__every=3_000), run=run)
+        life = Life.start(
+            directory,
+            *arguments("process", run=run, frames=100_000, checkpoint__every=3_000),
+            run=run,
+        )
         life.find(lambda: checkpoint.checkpoints_of(run), "a checkpoint")
         if mounted:
-            with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+            with (
+                contextlib.suppress(OSError),
+                (disk / "ballast").open("wb", buffering=0) as ballast,
+            ):
                 while True:
                     ballast.write(bytes(4096))
         else:
@@ -452,7 +565,11 @@ def full_disk_serial(directory):
 def test_a_killed_actor_is_replaced_and_the_run_finishes(supervision):
     assert supervision.code == 0, supervision.saw["err"]
     replaced = events(supervision.run, "actor_replaced")[0]
-    assert (replaced["actor"], replaced["restarts"], replaced["reason"]) == (0, 1, "was killed by SIGKILL")
+    assert (replaced["actor"], replaced["restarts"], replaced["reason"]) == (
+        0,
+        1,
+        "was killed by SIGKILL",
+    )
     assert "actor 0 was killed by SIGKILL; replaced" in supervision.saw["err"]
     assert read_lines(supervision.run / "metrics.jsonl")[-1]["frames"] >= FRAMES
     assert checkpoint.newest(supervision.run)[1]["frames"] >= FRAMES
@@ -460,19 +577,30 @@ def test_a_killed_actor_is_replaced_and_the_run_finishes(supervision):
 
 
 def test_a_stuck_actor_is_replaced_within_stuck_seconds(supervision):
-    assert [e["reason"] for e in events(supervision.run, "actor_replaced")][1:] == ["did nothing for 8 s"]
-    assert 5 < supervision.saw["wait"] < 8 + 4  # its last word may be a little older than the signal
+    assert [e["reason"] for e in events(supervision.run, "actor_replaced")][1:] == [
+        "did nothing for 8 s"
+    ]
+    # its last word may be a little older than the signal
+    assert 5 < supervision.saw["wait"] < 8 + 4
     assert len(set(supervision.pids("stepped"))) >= 3
 
 
 def test_a_killed_evaluator_costs_one_evaluation_and_not_the_run(supervision):
-    assert "was killed by SIGKILL" in [e["reason"] for e in events(supervision.run, "evaluator_died")]
+    assert "was killed by SIGKILL" in [
+        e["reason"] for e in events(supervision.run, "evaluator_died")
+    ]
     assert "the evaluator was killed by SIGKILL" in supervision.saw["err"]
     assert supervision.code == 0
 
 
 def test_too_many_replacements_end_the_run_with_the_reason(restarts):
-    failed_with_one_line(restarts, "actor 0", "replaced 2 times", "runtime.max_restarts is 1", "was killed by SIGKILL")
+    failed_with_one_line(
+        restarts,
+        "actor 0",
+        "replaced 2 times",
+        "runtime.max_restarts is 1",
+        "was killed by SIGKILL",
+    )
     assert [e["restarts"] for e in events(restarts.run, "actor_replaced")] == [1, 2]
     assert "replaced 2 times" in events(restarts.run, "failed")[0]["reason"]
     assert len(set(restarts.pids("stepped"))) == 2
@@ -495,7 +623,11 @@ def test_a_killed_parent_takes_its_children_along(story):
 
 
 def test_a_killed_learner_ends_the_run_quickly_with_its_name_and_the_signal(story):
-    failed_with_one_line(story["headless"], "the learner was killed by SIGKILL", f"dicerl resume {story['headless'].run}")
+    failed_with_one_line(
+        story["headless"],
+        "the learner was killed by SIGKILL",
+        f"dicerl resume {story['headless'].run}",
+    )
     assert story["headless"].seconds < 20
 
 
@@ -521,7 +653,10 @@ def check_clean_stop(life):
     assert err.splitlines()[-1] == f"to continue: dicerl resume {life.run}"
     # The checkpoint is the last thing the run did, and nothing half-written lies beside it.
     assert life.saw["saved"]["updates"] == life.saw["last line"]["updates"]
-    assert f"stopped at {life.saw['saved']['frames']:,} frames, {life.saw['saved']['updates']:,} updates" in err
+    assert (
+        f"stopped at {life.saw['saved']['frames']:,} frames, {life.saw['saved']['updates']:,}"
+        " updates" in err
+    )
     assert all(name.isdigit() for name in life.saw["folders"])
 
 
@@ -545,12 +680,14 @@ def check_finished(lives, frames):
     summary = json.loads(last.saw["out"])
     assert summary["complete"] is True
     assert frames <= summary["frames"] < frames + 1_000
-    lines = [json.loads(line) for line in (last.run / "metrics.jsonl").read_text().splitlines()]  # every line is whole
+    # every line is whole
+    lines = [json.loads(line) for line in (last.run / "metrics.jsonl").read_text().splitlines()]
     for name in ("agent_steps", "frames", "updates"):
         values = [line[name] for line in lines]
         assert values == sorted(values), f"{name} jumps back"
     trained = [line["updates"] for line in lines if line["kind"] == "train"]
-    assert trained == list(range(1, summary["updates"] + 1))  # log_every is 1: none twice, none missing
+    # log_every is 1: none twice, none missing
+    assert trained == list(range(1, summary["updates"] + 1))
     assert [line.get("event") for line in lines].count("start") == 1
     assert "resume" in [line.get("event") for line in lines]
     assert checkpoint.newest(last.run)[1]["frames"] == summary["frames"]
@@ -558,7 +695,9 @@ def check_finished(lives, frames):
 
 def test_what_a_killed_run_wrote_after_its_checkpoint_is_set_aside(story):
     killed, run = story["killed"], story["last"].run
-    lost = [line for line in killed.saw["metrics"] if line["updates"] > killed.saw["saved"]["updates"]]
+    lost = [
+        line for line in killed.saw["metrics"] if line["updates"] > killed.saw["saved"]["updates"]
+    ]
     assert lost
     assert lost[0] in read_lines(run / "metrics.discarded.jsonl")
     assert lost[0] not in read_lines(run / "metrics.jsonl")
@@ -590,7 +729,9 @@ def use_faulty_environments(directory, monkeypatch):
 
 
 def test_an_environment_that_raises_ends_the_run(raises):
-    failed_with_one_line(raises, "faulty:Raises-v0 raised in step", "RuntimeError: the engine is on fire")
+    failed_with_one_line(
+        raises, "faulty:Raises-v0 raised in step", "RuntimeError: the engine is on fire"
+    )
     assert "raised in step" in events(raises.run, "failed")[0]["reason"]
 
 
@@ -605,9 +746,16 @@ def test_observations_that_are_not_finite_end_the_run(blind):
 
 @pytest.mark.parametrize(
     ("env", "message"),
-    [("Raises", "faulty:Raises-v0 raised in step (environment 0): RuntimeError: the engine is on fire"),
-     ("Nan", "faulty:Nan-v0 gave the reward nan; rewards must be finite"),
-     ("Blind", "faulty:Blind-v0 gave the observed value nan; observed values must be finite")], ids=["raises", "not finite", "blind"])
+    [
+        (
+            "Raises",
+            "faulty:Raises-v0 raised in step (environment 0): RuntimeError: the engine is on fire",
+        ),
+        ("Nan", "faulty:Nan-v0 gave the reward nan; rewards must be finite"),
+        ("Blind", "faulty:Blind-v0 gave the observed value nan; observed values must be finite"),
+    ],
+    ids=["raises", "not finite", "blind"],
+)
 def test_broken_environments_in_the_serial_runtime(tmp_path, monkeypatch, capfd, env, message):
     use_faulty_environments(tmp_path, monkeypatch)
     with pytest.raises(SystemExit) as ended:
@@ -631,12 +779,22 @@ def test_a_full_disk_in_the_serial_runtime(full_disk_serial):
 
 def test_metrics_on_a_full_disk_end_the_run_and_spare_the_checkpoint(full_disk_between_checkpoints):
     life = full_disk_between_checkpoints
-    failed_with_one_line(life, f"{life.run}/metrics.jsonl could not be written", life.saw["reason"], f"dicerl resume {life.run}")
+    failed_with_one_line(
+        life,
+        f"{life.run}/metrics.jsonl could not be written",
+        life.saw["reason"],
+        f"dicerl resume {life.run}",
+    )
     check_newest_is_whole(life)
 
 
 def check_full_disk(life):
-    failed_with_one_line(life, "the checkpoint could not be written", life.saw["reason"], f"{life.saw['newest']} is complete and kept")
+    failed_with_one_line(
+        life,
+        "the checkpoint could not be written",
+        life.saw["reason"],
+        f"{life.saw['newest']} is complete and kept",
+    )
     check_newest_is_whole(life)
 
 
@@ -661,7 +819,16 @@ if __name__ == "__main__":
 
 
 def test_even_the_first_child_starts_with_signals_held(tmp_path):
-    (tmp_path / "role.py").write_text("def role(pipe, shared):\n    pipe.send('alive')\n    pipe.recv()\n")
+    (tmp_path / "role.py").write_text(
+        "def role(pipe, shared):\n    pipe.send('alive')\n    pipe.recv()\n"
+    )
     (tmp_path / "first.py").write_text(FIRST_CHILD)
-    done = subprocess.run([sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        [sys.executable, "first.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert done.stdout.strip() == "alive", done.stderr

@@ -1,4 +1,6 @@
-"""learner.py: the schedule, the loss of a batch by hand, what must not matter, and the diagnostics."""
+"""learner.py: the schedule, the loss of a batch by hand, what must not matter, and the
+diagnostics.
+"""
 
 import math
 import time
@@ -23,22 +25,30 @@ def _single_threaded():
     torch.set_num_threads(1)
 
 
-# --- schedule -----------------------------------------------------------------------------------------------------------------------
+# --- schedule -------------------------------------------------------------------------------------
 
 
 def test_the_paper_s_run_has_19532_updates():
     """50M agent steps, each trained twice, in batches of 64 * 80."""
-    assert total_updates(preset("paper"), action_repeat=4) == math.ceil(50_000_000 * 2 / (64 * 80)) == 19_532
+    assert (
+        total_updates(preset("paper"), action_repeat=4)
+        == math.ceil(50_000_000 * 2 / (64 * 80))
+        == 19_532
+    )
     assert total_updates(preset("paper", frames=1), action_repeat=4) == 1
 
 
 def test_with_replay_a_run_has_more_updates_for_the_same_frames():
     """Half of each batch is new: each step is still trained ``reuse`` times as a new one."""
-    assert total_updates(preset("paper", "laser"), action_repeat=4) == math.ceil(50_000_000 * 2 / (32 * 80))
+    assert total_updates(preset("paper", "laser"), action_repeat=4) == math.ceil(
+        50_000_000 * 2 / (32 * 80)
+    )
 
 
 def rates(total, **changes):
-    config = preset("paper", **{"optimizer.learning_rate": 8.0, "optimizer.weight_decay": 2.0, **changes})
+    config = preset(
+        "paper", **{"optimizer.learning_rate": 8.0, "optimizer.weight_decay": 2.0, **changes}
+    )
     return np.array([schedule(config, u, total) for u in range(total + 3)])
 
 
@@ -51,7 +61,9 @@ def test_warm_up_rises_linearly_then_the_rate_falls_linearly_to_0(warmup):
 
 
 def test_without_warm_up_the_first_rate_is_the_peak():
-    np.testing.assert_allclose(rates(10, **{"optimizer.warmup": 0.0})[:11, 0], np.linspace(8.0, 0.0, 11))
+    np.testing.assert_allclose(
+        rates(10, **{"optimizer.warmup": 0.0})[:11, 0], np.linspace(8.0, 0.0, 11)
+    )
 
 
 def test_a_run_shorter_than_its_warm_up_only_rises():
@@ -67,7 +79,9 @@ def test_weight_decay_falls_linearly_to_0(warmup):
 
 
 def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
-    """Reset steps are no data: progress is counted in batches of valid steps, so that the rates reach 0 with the last step."""
+    """Reset steps are no data: progress is counted in batches of valid steps, so that the rates
+    reach 0 with the last step.
+    """
     learner, batch = probe.learner_and_batch(**{"optimizer.warmup": 2.0})
     fraction = batch["valid"][BURN_IN:-1].mean()
     assert 0.8 < fraction < 1.0
@@ -81,7 +95,9 @@ def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
         torchs.param_groups[0]["lr"], torchs.param_groups[0]["weight_decay"] = expected
         twin.grad = learner.gradient.clone()
         torchs.step()
-        torch.testing.assert_close(probe.flat_state(learner.network)[:trained], twin.detach(), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            probe.flat_state(learner.network)[:trained], twin.detach(), rtol=1e-5, atol=1e-7
+        )
         assert learner.updates == update + 1
 
 
@@ -94,7 +110,7 @@ def test_at_the_end_of_the_run_nothing_moves():
     assert torch.equal(probe.flat_state(learner.network), before)
 
 
-# --- the loss -----------------------------------------------------------------------------------------------------------------------
+# --- the loss -------------------------------------------------------------------------------------
 
 
 def acting(learner, at, t, b):
@@ -111,10 +127,16 @@ def acting(learner, at, t, b):
 
 
 def by_hand(learner, batch, out):
-    """The loss of a batch from the slow references (tests/reference.py), in float64: what each step adds, by its equation."""
+    """The loss of a batch from the slow references (tests/reference.py), in float64: what each step
+    adds, by its equation.
+    """
     cfg = learner.config.loss
     value, head = out.value.detach().double().numpy(), out.advantage.detach().double().numpy()
-    at = {n: a[BURN_IN:].astype(np.float64) for n, a in batch.items() if a.shape == batch["valid"].shape}
+    at = {
+        n: a[BURN_IN:].astype(np.float64)
+        for n, a in batch.items()
+        if a.shape == batch["valid"].shape
+    }
     action, valid = batch["action"][BURN_IN:], batch["valid"][BURN_IN:]
     steps, sequences = valid.shape[0] - 1, valid.shape[1]
     each = [(t, b) for t in range(steps + 1) for b in range(sequences)]
@@ -122,10 +144,16 @@ def by_hand(learner, batch, out):
     pi = {(t, b): np.array(slow.mixture(head[t, b].tolist(), *policies[t, b])) for t, b in each}
     q, expected_q, log_ratio = np.zeros_like(value), np.zeros_like(value), np.zeros_like(value)
     for t, b in each:
-        every = slow.casa(value[t, b], head[t, b].tolist(), pi[t, b]) if cfg.critic == "casa" else value[t, b] + head[t, b]
+        every = (
+            slow.casa(value[t, b], head[t, b].tolist(), pi[t, b])
+            if cfg.critic == "casa"
+            else value[t, b] + head[t, b]
+        )
         q[t, b], expected_q[t, b] = every[action[t, b]], sum(pi[t, b] * every)
         log_ratio[t, b] = math.log(pi[t, b][action[t, b]]) - at["log_prob"][t, b]
-    reward = shape_reward(torch.from_numpy(at["reward"]), learner.config.env.reward_shape).numpy()[:-1]
+    reward = shape_reward(torch.from_numpy(at["reward"]), learner.config.env.reward_shape).numpy()[
+        :-1
+    ]
     rest = (reward, at["discount"][:-1], log_ratio[:-1], valid[:-1])
     bars = {"rho_bar": cfg.rho_bar, "c_bar": cfg.c_bar}
     next_q = {"sampled": q, "expected": expected_q}[cfg.retrace_bootstrap][1:]
@@ -143,31 +171,68 @@ def by_hand(learner, batch, out):
         rho, a = slow.clipped(log_ratio[t, b], True, cfg.rho_bar), head[t, b]
         terms["value"].append(0.5 * (vs[t, b] - value[t, b]) ** 2)
         terms["q"].append(0.5 * (qs[t, b] - q[t, b]) ** 2)
-        surrogate = sum(np.array(slow.mixture_surrogate_gradient(a.tolist(), policies[t, b][0], action[t, b], policies[t, b][1])) * a)
+        surrogate = sum(
+            np.array(
+                slow.mixture_surrogate_gradient(
+                    a.tolist(), policies[t, b][0], action[t, b], policies[t, b][1]
+                )
+            )
+            * a
+        )
         trained = learner.network.log_inv_temperature
-        terms["policy"].append(-rho * adv[t, b] * surrogate * (1 if trained is None else 1 + trained.item()))
+        terms["policy"].append(
+            -rho * adv[t, b] * surrogate * (1 if trained is None else 1 + trained.item())
+        )
         p = pi[t, b]
         entropy = -sum(x * math.log(x) for x in p if x > 0)
         bonus = sum(-p * (np.log(p) + entropy) * a)  # its gradient is that of tau * H
-        terms["entropy"].append({"plain": entropy, "tau": bonus}[cfg.entropy_scale] if cfg.entropy else 0.0)
+        terms["entropy"].append(
+            {"plain": entropy, "tau": bonus}[cfg.entropy_scale] if cfg.entropy else 0.0
+        )
     means = {n: float(np.mean(x)) for n, x in terms.items()}
-    total = cfg.value * means["value"] + cfg.q * means["q"] + cfg.policy * means["policy"] - cfg.entropy * means["entropy"]
+    total = (
+        cfg.value * means["value"]
+        + cfg.q * means["q"]
+        + cfg.policy * means["policy"]
+        - cfg.entropy * means["entropy"]
+    )
     return means | {"total": total}
 
 
 CASA = {"loss.critic": "casa", "loss.estimator": "drtrace"}
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"loss.retrace_bootstrap": "expected"}, {"env.reward_shape": "none"}, {"loss.entropy": 0.7},
-    {"loss.entropy": 0.7, "loss.entropy_scale": "plain"}, {"behaviour.scale": "normalised"},
-    {"loss.rho_bar": 2.0, "loss.c_bar": 0.9, "loss.value": 0.5, "loss.q": 3.0, "loss.policy": 7.0},
-    CASA, CASA | {"loss.rho_bar": 2.0, "loss.c_bar": 0.9, "behaviour.scale": "normalised"}, CASA | {"loss.stop_pi": False, "loss.stop_v": False},
-    CASA | {"loss.estimator": "vtrace+qtrace", "loss.rho_bar": 2.0}, {"loss.estimator": "vtrace+qtrace", "loss.retrace_bootstrap": "expected"},
-    CASA | {"loss.estimator": "vtrace+retrace"}, CASA | {"behaviour.source": "trainable", "behaviour.inv_temperature": 3.0},
-    {"behaviour.family": "epsilon"}, {"behaviour.family": "mixture", "behaviour.scale": "normalised"}, CASA | {"behaviour.family": "mixture"},
-    {"behaviour.family": "mixture", "loss.entropy": 0.7, "loss.entropy_scale": "plain"}, {"behaviour.family": "conditioned"},
-], ids=lambda c: ",".join(f"{k}={v}" for k, v in c.items()) or "paper")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss.retrace_bootstrap": "expected"},
+        {"env.reward_shape": "none"},
+        {"loss.entropy": 0.7},
+        {"loss.entropy": 0.7, "loss.entropy_scale": "plain"},
+        {"behaviour.scale": "normalised"},
+        {
+            "loss.rho_bar": 2.0,
+            "loss.c_bar": 0.9,
+            "loss.value": 0.5,
+            "loss.q": 3.0,
+            "loss.policy": 7.0,
+        },
+        CASA,
+        CASA | {"loss.rho_bar": 2.0, "loss.c_bar": 0.9, "behaviour.scale": "normalised"},
+        CASA | {"loss.stop_pi": False, "loss.stop_v": False},
+        CASA | {"loss.estimator": "vtrace+qtrace", "loss.rho_bar": 2.0},
+        {"loss.estimator": "vtrace+qtrace", "loss.retrace_bootstrap": "expected"},
+        CASA | {"loss.estimator": "vtrace+retrace"},
+        CASA | {"behaviour.source": "trainable", "behaviour.inv_temperature": 3.0},
+        {"behaviour.family": "epsilon"},
+        {"behaviour.family": "mixture", "behaviour.scale": "normalised"},
+        CASA | {"behaviour.family": "mixture"},
+        {"behaviour.family": "mixture", "loss.entropy": 0.7, "loss.entropy_scale": "plain"},
+        {"behaviour.family": "conditioned"},
+    ],
+    ids=lambda c: ",".join(f"{k}={v}" for k, v in c.items()) or "paper",
+)
 def test_the_loss_is_the_sum_by_hand(changes):
     learner, batch = probe.learner_and_batch(**changes)
     data = probe.tensors(batch)
@@ -189,10 +254,12 @@ def test_the_bootstrap_changes_the_q_target_alone():
     assert a.policy.item() == b.policy.item()
     assert a.q.item() != b.q.item()
     after_termination = torch.from_numpy(batch["discount"][BURN_IN:-1] == 0)
-    torch.testing.assert_close(parts_a["q_target"][after_termination], parts_b["q_target"][after_termination])
+    torch.testing.assert_close(
+        parts_a["q_target"][after_termination], parts_b["q_target"][after_termination]
+    )
 
 
-# --- where the gradient goes (SPEC 7) -----------------------------------------------------------------------------------------------
+# --- where the gradient goes (SPEC 7) -------------------------------------------------------------
 
 ONLY_Q = CASA | {"loss.value": 0.0, "loss.policy": 0.0, "loss.q": 1.0}
 
@@ -200,54 +267,82 @@ ONLY_Q = CASA | {"loss.value": 0.0, "loss.policy": 0.0, "loss.q": 1.0}
 @pytest.mark.parametrize("stop_pi", [True, False])
 @pytest.mark.parametrize("stop_v", [True, False])
 def test_the_q_loss_reaches_v_and_pi_where_the_table_says(stop_pi, stop_v):
-    """dL_Q/dV is (Q - qs) or nothing at all; dL_Q/dA is (Q - qs) (1 - pi), plus what flows through pi where that is not stopped."""
-    learner, batch = probe.learner_and_batch(**ONLY_Q, **{"loss.stop_pi": stop_pi, "loss.stop_v": stop_v})
+    """dL_Q/dV is (Q - qs) or nothing at all; dL_Q/dA is (Q - qs) (1 - pi), plus what flows through
+    pi where that is not stopped.
+    """
+    learner, batch = probe.learner_and_batch(
+        **ONLY_Q, **{"loss.stop_pi": stop_pi, "loss.stop_v": stop_v}
+    )
     data = probe.tensors(batch)
     out = learner.forward(data)
     loss, parts = learner.loss(out, data)
-    to_v, to_a = torch.autograd.grad(loss.total, (out.value, out.advantage), retain_graph=True, allow_unused=True)
-    valid, action, inv = batch["valid"][BURN_IN:], batch["action"][BURN_IN:], batch["inv_temperature"][BURN_IN:]
+    to_v, to_a = torch.autograd.grad(
+        loss.total, (out.value, out.advantage), retain_graph=True, allow_unused=True
+    )
+    valid, action, inv = (
+        batch["valid"][BURN_IN:],
+        batch["action"][BURN_IN:],
+        batch["inv_temperature"][BURN_IN:],
+    )
     expected_v, expected_a = np.zeros(valid.shape), np.zeros(to_a.shape)
     for t, b in np.argwhere(valid[:-1]):
         a = out.advantage[t, b].tolist()
         q = slow.casa(out.value[t, b].item(), a, slow.softmax(a, inv[t, b]))[action[t, b]]
         expected_v[t, b] = (q - parts["q_target"][t, b].item()) / valid[:-1].sum()
-        expected_a[t, b] = expected_v[t, b] * np.array(slow.casa_slope(a, inv[t, b], action[t, b], stop_pi))
+        expected_a[t, b] = expected_v[t, b] * np.array(
+            slow.casa_slope(a, inv[t, b], action[t, b], stop_pi)
+        )
     np.testing.assert_allclose(to_a.numpy(), expected_a, rtol=1e-4, atol=1e-6)
     if stop_v:
         assert to_v is None or not to_v.any()
     else:
         np.testing.assert_allclose(to_v.numpy(), expected_v, rtol=1e-4, atol=1e-6)
     loss.total.backward()
-    reached = {n for n, p in learner.network.named_parameters() if p.grad is not None and p.grad.any()}
+    reached = {
+        n for n, p in learner.network.named_parameters() if p.grad is not None and p.grad.any()
+    }
     assert ("value_head.weight" in reached) is not stop_v
     assert {"advantage_head.weight", "dense.0.weight"} <= reached
 
 
 def test_the_q_loss_of_casa_pushes_a_along_the_policy_gradient():
-    """grad Q = (1 - pi) grad A, so L_Q and L_pi move A along the same direction, step by step (SPEC 9.1)."""
+    """grad Q = (1 - pi) grad A, so L_Q and L_pi move A along the same direction, step by step (SPEC
+    9.1).
+    """
     both = []
     for changes in (ONLY_Q, ONLY_Q | {"loss.q": 0.0, "loss.policy": 1.0}):
         learner, batch = probe.learner_and_batch(**changes)
         data = probe.tensors(batch)
         out = learner.forward(data)
-        both.append(torch.autograd.grad(learner.loss(out, data)[0].total, out.advantage)[0][:-1][data["valid"][BURN_IN:-1]])
+        both.append(
+            torch.autograd.grad(learner.loss(out, data)[0].total, out.advantage)[0][:-1][
+                data["valid"][BURN_IN:-1]
+            ]
+        )
     cosine = torch.nn.functional.cosine_similarity(*both, dim=-1)
     assert (cosine.abs() > 0.999).all()
 
 
 @pytest.mark.parametrize("stop_pi", [True, False])
 def test_the_q_loss_reaches_a_trainable_tau_only_through_pi(stop_pi):
-    learner, batch = probe.learner_and_batch(**ONLY_Q, **{"loss.stop_pi": stop_pi, "behaviour.source": "trainable"})
+    learner, batch = probe.learner_and_batch(
+        **ONLY_Q, **{"loss.stop_pi": stop_pi, "behaviour.source": "trainable"}
+    )
     data = probe.tensors(batch)
     loss, _ = learner.loss(learner.forward(data), data)
-    (grad,) = torch.autograd.grad(loss.total, learner.network.log_inv_temperature, allow_unused=True)
+    (grad,) = torch.autograd.grad(
+        loss.total, learner.network.log_inv_temperature, allow_unused=True
+    )
     assert (grad is None or grad == 0) if stop_pi else abs(grad) > 1e-5
 
 
 def test_the_gradient_of_a_trainable_tau_is_the_policy_gradient():
-    """-beta mean(rho adv tau d log pi / d log(1/tau)), the derivative by autograd at the present tau, not at the recorded one."""
-    learner, batch = probe.learner_and_batch(**CASA, **{"behaviour.source": "trainable", "behaviour.inv_temperature": 3.0})
+    """-beta mean(rho adv tau d log pi / d log(1/tau)), the derivative by autograd at the present
+    tau, not at the recorded one.
+    """
+    learner, batch = probe.learner_and_batch(
+        **CASA, **{"behaviour.source": "trainable", "behaviour.inv_temperature": 3.0}
+    )
     batch["inv_temperature"][...] = 40.0  # of the actor that acted; the learner must not look at it
     data = probe.tensors(batch)
     out = learner.forward(data)
@@ -255,7 +350,9 @@ def test_the_gradient_of_a_trainable_tau_is_the_policy_gradient():
     (grad,) = torch.autograd.grad(loss.total, learner.network.log_inv_temperature)
     valid, action = parts["valid"], data["action"][BURN_IN:-1]
     p = torch.tensor(math.log(3.0), dtype=torch.float64, requires_grad=True)
-    taken = torch.log_softmax(out.advantage[:-1].detach().double() * p.exp(), -1).gather(-1, action[..., None])[..., 0]
+    taken = torch.log_softmax(out.advantage[:-1].detach().double() * p.exp(), -1).gather(
+        -1, action[..., None]
+    )[..., 0]
     rho = (taken.detach() - data["log_prob"][BURN_IN:-1]).exp().clamp_max(1.05)
     objective = (rho * parts["target_advantage"] * taken)[valid].mean() / 3.0  # tau = 1/3
     (expected,) = torch.autograd.grad(-10.0 * objective, p)
@@ -266,8 +363,13 @@ def test_the_gradient_of_a_trainable_tau_is_the_policy_gradient():
 
 
 def test_a_trainable_tau_moves_where_the_policy_gradient_points_and_stays_in_the_search_range():
-    changes = CASA | {"behaviour.source": "trainable", "behaviour.inv_temperature": 2.0, "optimizer.learning_rate": 0.5,
-                      "optimizer.warmup": 0.0, "optimizer.weight_decay": 0.0}
+    changes = CASA | {
+        "behaviour.source": "trainable",
+        "behaviour.inv_temperature": 2.0,
+        "optimizer.learning_rate": 0.5,
+        "optimizer.warmup": 0.0,
+        "optimizer.weight_decay": 0.0,
+    }
     for sign in (1, -1):
         learner, batch = probe.learner_and_batch(**changes)
         for _ in range(25):
@@ -280,7 +382,9 @@ def test_a_trainable_tau_moves_where_the_policy_gradient_points_and_stays_in_the
 
 
 def test_auxiliary_losses_by_hand():
-    """Forward: the next features from what the heads see and the action; inverse: the action from two consecutive features."""
+    """Forward: the next features from what the heads see and the action; inverse: the action from
+    two consecutive features.
+    """
     learner, batch = probe.learner_and_batch(**CASA, **{"loss.auxiliary": 0.1})
     plain, _ = probe.learner_and_batch(**CASA)
     data = probe.tensors(batch)
@@ -291,40 +395,59 @@ def test_auxiliary_losses_by_hand():
         taken = torch.zeros(probe.ACTIONS)
         taken[batch["action"][BURN_IN + t, b]] = 1.0
         foretold = learner.network.forward_model(torch.cat([out.hidden[t, b], taken]))
-        logits = learner.network.inverse_model(torch.cat([out.features[t, b], out.features[t + 1, b]]))
+        logits = learner.network.inverse_model(
+            torch.cat([out.features[t, b], out.features[t + 1, b]])
+        )
         forward = 0.5 * (foretold - out.features[t + 1, b]).square().mean()
-        terms.append(forward.item() - math.log(slow.softmax(logits.tolist(), 1.0)[batch["action"][BURN_IN + t, b]]))
+        terms.append(
+            forward.item()
+            - math.log(slow.softmax(logits.tolist(), 1.0)[batch["action"][BURN_IN + t, b]])
+        )
     assert loss.auxiliary.item() == pytest.approx(np.mean(terms), rel=1e-5)
-    assert loss.total.item() == pytest.approx(plain_total(plain, learner, data) + 0.1 * np.mean(terms), rel=1e-5)
+    assert loss.total.item() == pytest.approx(
+        plain_total(plain, learner, data) + 0.1 * np.mean(terms), rel=1e-5
+    )
     loss.total.backward()
     for name, p in learner.network.named_parameters():
         assert p.grad.any() if "model" in name else p.grad is not None, name
-    assert learner.update(batch, diagnose=True)["loss_auxiliary"] == pytest.approx(np.mean(terms), rel=1e-4)
+    assert learner.update(batch, diagnose=True)["loss_auxiliary"] == pytest.approx(
+        np.mean(terms), rel=1e-4
+    )
 
 
 def plain_total(plain, learner, data):
     """The loss of the same weights without the auxiliary heads."""
-    plain.network.load_state_dict({n: t for n, t in learner.network.state_dict().items() if "model" not in n})
+    plain.network.load_state_dict(
+        {n: t for n, t in learner.network.state_dict().items() if "model" not in n}
+    )
     return plain.loss(plain.forward(data), data)[0].total.item()
 
 
 def test_the_target_of_forward_dynamics_is_stopped():
-    """Features of the bootstrap step are only a target there: the forward loss alone gives them no gradient, the inverse loss does."""
-    learner, batch = probe.learner_and_batch(**CASA, **{"loss.auxiliary": 1.0, "network.lstm": 0, "sequence.burn_in": 4})
+    """Features of the bootstrap step are only a target there: the forward loss alone gives them no
+    gradient, the inverse loss does.
+    """
+    learner, batch = probe.learner_and_batch(
+        **CASA, **{"loss.auxiliary": 1.0, "network.lstm": 0, "sequence.burn_in": 4}
+    )
     data = probe.tensors(batch)
     out = learner.forward(data)
     foretold, guessed = learner.network.dynamics(out, data["action"][BURN_IN:-1])
-    for term, reaches in ((losses.forward_dynamics_loss(foretold, out.features[1:]), False),
-                          (losses.inverse_dynamics_loss(guessed, data["action"][BURN_IN:-1]), True)):
+    for term, reaches in (
+        (losses.forward_dynamics_loss(foretold, out.features[1:]), False),
+        (losses.inverse_dynamics_loss(guessed, data["action"][BURN_IN:-1]), True),
+    ):
         (grad,) = torch.autograd.grad(term.sum(), out.features, retain_graph=True)
         assert bool(grad[-1].any()) is reaches
 
 
-# --- random_scaling (SPEC 7) --------------------------------------------------------------------------------------------------------
+# --- random_scaling (SPEC 7) ----------------------------------------------------------------------
 
 
 def test_random_scaling_weighs_each_sequence_by_its_own_draw():
-    learner, batch = probe.learner_and_batch(**CASA, **{"loss.scaling": "random", "loss.value": 0.0})
+    learner, batch = probe.learner_and_batch(
+        **CASA, **{"loss.scaling": "random", "loss.value": 0.0}
+    )
     data = probe.tensors(batch)
     out = learner.forward(data)
     loss, parts = learner.loss(out, data)
@@ -373,7 +496,9 @@ def gradients(learner, batch):
 
 
 def test_the_entropy_bonus_adds_its_gradient():
-    """loss.entropy = 0.7 differs from 0 by the gradient of -0.7 * mean(tau * H), found by autograd with tau written out."""
+    """loss.entropy = 0.7 differs from 0 by the gradient of -0.7 * mean(tau * H), found by autograd
+    with tau written out.
+    """
     plain, batch = probe.learner_and_batch()
     with_bonus, _ = probe.learner_and_batch(**{"loss.entropy": 0.7})
     data = probe.tensors(batch)
@@ -383,11 +508,16 @@ def test_the_entropy_bonus_adds_its_gradient():
     bonus = (-(log_pi.exp() * log_pi).sum(-1) / inv)[data["valid"][BURN_IN:-1]].mean()
     plain.network.zero_grad(set_to_none=True)
     bonus.backward()
-    added = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in plain.network.named_parameters()}
+    added = {
+        n: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for n, p in plain.network.named_parameters()
+    }
     without, with_it = gradients(plain, batch), gradients(with_bonus, batch)
     assert added["advantage_head.weight"].abs().max() > 1e-4
     for name in without:
-        torch.testing.assert_close(with_it[name], without[name] - 0.7 * added[name], rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            with_it[name], without[name] - 0.7 * added[name], rtol=1e-4, atol=1e-5, msg=name
+        )
 
 
 def test_targets_carry_no_gradient():
@@ -397,12 +527,15 @@ def test_targets_carry_no_gradient():
     out = learner.forward(data)
     loss, parts = learner.loss(out, data)
     got = torch.autograd.grad(loss.total, out.value)[0]
-    expected = torch.where(parts["valid"], out.value[:-1] - parts["value_target"], 0.0) / parts["valid"].sum()
+    expected = (
+        torch.where(parts["valid"], out.value[:-1] - parts["value_target"], 0.0)
+        / parts["valid"].sum()
+    )
     torch.testing.assert_close(got[:-1], expected.detach())
     assert not got[-1].any()
 
 
-# --- what must not matter -----------------------------------------------------------------------------------------------------------
+# --- what must not matter -------------------------------------------------------------------------
 
 
 def spoil(batch, step, sequence, names, seed):
@@ -414,23 +547,49 @@ def spoil(batch, step, sequence, names, seed):
         elif name == "observation":
             batch[name][step, sequence] = 3 * rng.normal(size=old.shape)
         else:
-            batch[name][step, sequence] = {"reward": 1e6, "discount": 0.5, "log_prob": -80.0, "inv_temperature": 40.0, "version": 99}[name]
+            batch[name][step, sequence] = {
+                "reward": 1e6,
+                "discount": 0.5,
+                "log_prob": -80.0,
+                "inv_temperature": 40.0,
+                "version": 99,
+            }[name]
         assert not np.array_equal(batch[name][step, sequence], old)
 
 
-EVERYTHING = ("observation", "action", "reward", "discount", "log_prob", "inv_temperature", "version")
+EVERYTHING = (
+    "observation",
+    "action",
+    "reward",
+    "discount",
+    "log_prob",
+    "inv_temperature",
+    "version",
+)
 # After a truncation the final observation and the action there are the bootstrap's.
 AFTER_TRUNCATION = ("reward", "discount", "log_prob", "version")
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"network.last_action_reward": True}, {"loss.entropy": 1.0}, {"loss.retrace_bootstrap": "expected"}, {"network.lstm": 0},
-    CASA | {"loss.auxiliary": 0.1}, CASA | {"loss.stop_pi": False, "loss.stop_v": False}, {"behaviour.family": "conditioned"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"network.last_action_reward": True},
+        {"loss.entropy": 1.0},
+        {"loss.retrace_bootstrap": "expected"},
+        {"network.lstm": 0},
+        CASA | {"loss.auxiliary": 0.1},
+        CASA | {"loss.stop_pi": False, "loss.stop_v": False},
+        {"behaviour.family": "conditioned"},
+    ],
+    ids=str,
+)
 def test_reset_steps_add_nothing_to_the_gradient(changes):
     learner, batch = probe.learner_and_batch(**changes)
     before = gradients(learner, batch)
     for step, sequence, terminated in probe.ENDS:
-        seen = not terminated or "loss.auxiliary" in changes  # the final observation is what forward dynamics foretells
+        # the final observation is what forward dynamics foretells
+        seen = not terminated or "loss.auxiliary" in changes
         spoil(batch, step, sequence, AFTER_TRUNCATION if seen else EVERYTHING, seed=step)
     after = gradients(learner, batch)
     for name in before:
@@ -472,19 +631,37 @@ def test_a_truncation_bootstraps_and_a_termination_does_not():
 
 def test_the_order_of_sequences_in_a_batch_does_not_matter():
     learner, batch = probe.learner_and_batch()
-    turned = {n: a[:, ::-1].copy() if a.shape[:1] == batch["valid"].shape[:1] and a.ndim > 1 else a[::-1].copy() for n, a in batch.items()}
+    turned = {
+        n: (
+            a[:, ::-1].copy()
+            if a.shape[:1] == batch["valid"].shape[:1] and a.ndim > 1
+            else a[::-1].copy()
+        )
+        for n, a in batch.items()
+    }
     before, after = gradients(learner, batch), gradients(learner, turned)
     for name in before:
         torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"network.lstm": 0}, {"behaviour.scale": "normalised"}, {"loss.entropy": 1.0}, {"behaviour.family": "mixture"},
-    {"behaviour.family": "conditioned"},
-    CASA | {"loss.auxiliary": 0.1, "loss.scaling": "random", "behaviour.source": "trainable"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"network.lstm": 0},
+        {"behaviour.scale": "normalised"},
+        {"loss.entropy": 1.0},
+        {"behaviour.family": "mixture"},
+        {"behaviour.family": "conditioned"},
+        CASA | {"loss.auxiliary": 0.1, "loss.scaling": "random", "behaviour.source": "trainable"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_the_threads_of_a_learner_share_a_batch_and_change_nothing(changes, threads):
-    """To float tolerance: a sum over sequences in another order. Sequences have different numbers of valid steps."""
+    """To float tolerance: a sum over sequences in another order. Sequences have different numbers
+    of valid steps.
+    """
     alone, batch = probe.learner_and_batch(**changes)
     together, _ = probe.learner_and_batch(**changes)
     together = Learner(together.config, together.network, together.total, threads=threads)
@@ -495,7 +672,9 @@ def test_the_threads_of_a_learner_share_a_batch_and_change_nothing(changes, thre
     assert alone.gradient.any()
     torch.testing.assert_close(together.gradient, alone.gradient, rtol=1e-4, atol=1e-6)
     age = ("sequence_age",)
-    assert {n: x for n, x in shared.items() if n not in age} == pytest.approx({n: x for n, x in told.items() if n not in age}, rel=1e-4, abs=1e-6)
+    assert {n: x for n, x in shared.items() if n not in age} == pytest.approx(
+        {n: x for n, x in told.items() if n not in age}, rel=1e-4, abs=1e-6
+    )
     torch.testing.assert_close(together.network.advantage_scale, alone.network.advantage_scale)
 
 
@@ -517,19 +696,48 @@ def test_a_batch_without_a_valid_step_moves_nothing_but_the_weight_decay():
     assert torch.equal(probe.flat_state(learner.network), before)
 
 
-# --- updates and diagnostics --------------------------------------------------------------------------------------------------------
+# --- updates and diagnostics ----------------------------------------------------------------------
 
 DIAGNOSTICS = {
-    "loss", "loss_value", "loss_q", "loss_policy", "entropy_bonus", "gradient_norm", "ratio_mean", "ratio_max", "ratio_std",
-    "rho_clipped", "c_clipped", "entropy", "value_mean", "value_std", "advantage_std", "advantage_scale", "policy_lag",
-    "policy_lag_max", "sequence_age", "dead_units", "feature_spread", "learning_rate", "weight_decay", "valid_fraction",
+    "loss",
+    "loss_value",
+    "loss_q",
+    "loss_policy",
+    "entropy_bonus",
+    "gradient_norm",
+    "ratio_mean",
+    "ratio_max",
+    "ratio_std",
+    "rho_clipped",
+    "c_clipped",
+    "entropy",
+    "value_mean",
+    "value_std",
+    "advantage_std",
+    "advantage_scale",
+    "policy_lag",
+    "policy_lag_max",
+    "sequence_age",
+    "dead_units",
+    "feature_spread",
+    "learning_rate",
+    "weight_decay",
+    "valid_fraction",
     "inv_temperature_mean",
 }
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"network.lstm": 0}, {"behaviour.scale": "normalised"}, {"loss.entropy": 1.0},
-    CASA | {"loss.auxiliary": 0.1, "loss.scaling": "random", "behaviour.source": "trainable"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"network.lstm": 0},
+        {"behaviour.scale": "normalised"},
+        {"loss.entropy": 1.0},
+        CASA | {"loss.auxiliary": 0.1, "loss.scaling": "random", "behaviour.source": "trainable"},
+    ],
+    ids=str,
+)
 def test_diagnostics_are_complete_and_finite(changes):
     learner, batch = probe.learner_and_batch(**changes)
     learner.weights.updates = 10
@@ -556,12 +764,25 @@ def test_diagnostics_say_what_they_are_named_after():
     pi = parts["log_pi"].exp().numpy()[valid]
     lag = 10 - batch["version"][BURN_IN:-1][valid]
     expected = {
-        "loss": float(loss.total), "loss_value": float(loss.value), "loss_q": float(loss.q), "loss_policy": float(loss.policy),
-        "ratio_mean": ratio.mean(), "ratio_max": ratio.max(), "ratio_std": ratio.std(), "rho_clipped": (ratio > 1.3).mean(),
-        "c_clipped": (ratio > 1.05).mean(), "entropy": -(pi * np.log(pi)).sum(-1).mean(), "value_mean": value.mean(),
-        "value_std": value.std(), "advantage_std": head.std(-1).mean(), "advantage_scale": 1.0,
-        "policy_lag": lag.mean(), "policy_lag_max": lag.max(),
-        "dead_units": (features == features[0]).all(0).mean(), "feature_spread": features.std(0).mean(), "valid_fraction": valid.mean(),
+        "loss": float(loss.total),
+        "loss_value": float(loss.value),
+        "loss_q": float(loss.q),
+        "loss_policy": float(loss.policy),
+        "ratio_mean": ratio.mean(),
+        "ratio_max": ratio.max(),
+        "ratio_std": ratio.std(),
+        "rho_clipped": (ratio > 1.3).mean(),
+        "c_clipped": (ratio > 1.05).mean(),
+        "entropy": -(pi * np.log(pi)).sum(-1).mean(),
+        "value_mean": value.mean(),
+        "value_std": value.std(),
+        "advantage_std": head.std(-1).mean(),
+        "advantage_scale": 1.0,
+        "policy_lag": lag.mean(),
+        "policy_lag_max": lag.max(),
+        "dead_units": (features == features[0]).all(0).mean(),
+        "feature_spread": features.std(0).mean(),
+        "valid_fraction": valid.mean(),
         "inv_temperature_mean": batch["inv_temperature"][BURN_IN:-1][valid].mean(),
     }
     for name, x in expected.items():
@@ -597,7 +818,9 @@ def test_the_running_scale_of_a_follows_its_deviation_over_actions():
         head = learner.forward(probe.tensors(batch)).advantage[:-1]
     spread = float(head.std(-1, correction=0)[torch.from_numpy(batch["valid"][BURN_IN:-1])].mean())
     learner.update(batch)
-    assert float(learner.network.advantage_scale) == pytest.approx(5.0 + 0.01 * (spread - 5.0), rel=1e-5)
+    assert float(learner.network.advantage_scale) == pytest.approx(
+        5.0 + 0.01 * (spread - 5.0), rel=1e-5
+    )
     raw, batch = probe.learner_and_batch()
     raw.update(batch)
     assert float(raw.network.advantage_scale) == 1.0

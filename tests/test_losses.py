@@ -1,4 +1,6 @@
-"""core/losses.py: each loss term (SPEC 3), its printed gradient, and the weighted sum over the valid steps."""
+"""core/losses.py: each loss term (SPEC 3), its printed gradient, and the weighted sum over the
+valid steps.
+"""
 
 import math
 
@@ -8,14 +10,23 @@ import torch
 
 import reference as slow
 from dicerl.core import entropy, losses, vtrace
-from dicerl.core.losses import entropy_bonus, masked_mean, policy_loss, q_loss, value_loss, weighted_sum
+from dicerl.core.losses import (
+    entropy_bonus,
+    masked_mean,
+    policy_loss,
+    q_loss,
+    value_loss,
+    weighted_sum,
+)
 from dicerl.core.targets import clipped_ratio
 
 STEPS, BATCH, ACTIONS = 4, 3, 5
 
 
 def random(*shape, seed=0, grad=False, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype).requires_grad_(grad)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=dtype
+    ).requires_grad_(grad)
 
 
 def gradient(output, *inputs):
@@ -35,8 +46,14 @@ def test_value_and_q_loss_gradient_is_minus_the_difference(loss):
 
 @pytest.mark.parametrize("inv", [0.0, 0.7, 50.0])
 def test_policy_loss_gradient_is_the_printed_policy_gradient(inv):
-    """dL/dA(b) = -rho_t adv_t (1[b = a_t] - pi_tau(b)) (eq. pg_dice), and none reaches rho or adv."""
-    a, rho, adv = random(STEPS, BATCH, ACTIONS, grad=True), random(STEPS, BATCH, seed=1, grad=True), random(STEPS, BATCH, seed=2, grad=True)
+    """dL/dA(b) = -rho_t adv_t (1[b = a_t] - pi_tau(b)) (eq. pg_dice), and none reaches rho
+    or adv.
+    """
+    a, rho, adv = (
+        random(STEPS, BATCH, ACTIONS, grad=True),
+        random(STEPS, BATCH, seed=1, grad=True),
+        random(STEPS, BATCH, seed=2, grad=True),
+    )
     action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
     loss = policy_loss(a, torch.full((STEPS, BATCH), inv, dtype=torch.float64), action, rho, adv)
     assert loss.shape == (STEPS, BATCH)
@@ -46,15 +63,26 @@ def test_policy_loss_gradient_is_the_printed_policy_gradient(inv):
     for t in range(STEPS):
         for b in range(BATCH):
             pi = slow.softmax(a[t, b].tolist(), inv)
-            printed = [-(rho[t, b] * adv[t, b]).item() * ((i == action[t, b].item()) - pi[i]) for i in range(ACTIONS)]
+            printed = [
+                -(rho[t, b] * adv[t, b]).item() * ((i == action[t, b].item()) - pi[i])
+                for i in range(ACTIONS)
+            ]
             np.testing.assert_allclose(grad[t, b].numpy(), printed, rtol=1e-10, atol=1e-14)
 
 
 def test_policy_loss_descent_makes_a_good_action_likelier():
-    """The sign: a step down the loss raises pi(a) where rho adv > 0 and lowers it where rho adv < 0."""
+    """The sign: a step down the loss raises pi(a) where rho adv > 0 and lowers it where rho adv <
+    0.
+    """
     a = torch.zeros(2, 1, 3, dtype=torch.float64, requires_grad=True)
     action = torch.tensor([[1], [1]])
-    loss = policy_loss(a, torch.ones(2, 1, dtype=torch.float64), action, torch.ones(2, 1), torch.tensor([[2.0], [-2.0]]))
+    loss = policy_loss(
+        a,
+        torch.ones(2, 1, dtype=torch.float64),
+        action,
+        torch.ones(2, 1),
+        torch.tensor([[2.0], [-2.0]]),
+    )
     (grad,) = gradient(loss, a)
     after = torch.softmax(a - 0.1 * grad, -1)[..., 1]
     assert after[0] > 1 / 3 > after[1]
@@ -75,26 +103,45 @@ def test_entropy_bonus_refuses_another_scale():
 
 
 def test_policy_loss_of_a_mixture_is_its_components_by_their_share():
-    a, rho, adv = random(STEPS, BATCH, ACTIONS, grad=True), random(STEPS, BATCH, seed=1), random(STEPS, BATCH, seed=2)
+    a, rho, adv = (
+        random(STEPS, BATCH, ACTIONS, grad=True),
+        random(STEPS, BATCH, seed=1),
+        random(STEPS, BATCH, seed=2),
+    )
     action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
     inv, weight = random(STEPS, BATCH, 2, seed=4).abs(), random(STEPS, BATCH, 2, seed=5).softmax(-1)
     (grad,) = gradient(policy_loss(a, inv, action, rho, adv, weight), a)
     for t in range(STEPS):
         for b in range(BATCH):
-            share = slow.mixture_surrogate_gradient(a[t, b].tolist(), inv[t, b].tolist(), action[t, b].item(), weight[t, b].tolist())
-            np.testing.assert_allclose(grad[t, b].numpy(), [-(rho[t, b] * adv[t, b]).item() * x for x in share], rtol=1e-10, atol=1e-13)
+            share = slow.mixture_surrogate_gradient(
+                a[t, b].tolist(), inv[t, b].tolist(), action[t, b].item(), weight[t, b].tolist()
+            )
+            np.testing.assert_allclose(
+                grad[t, b].numpy(),
+                [-(rho[t, b] * adv[t, b]).item() * x for x in share],
+                rtol=1e-10,
+                atol=1e-13,
+            )
 
 
-# --- casa's own terms ---------------------------------------------------------------------------------------------------------------
+# --- casa's own terms -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("p", [-1.0, 0.0, 2.5])
 def test_temperature_loss_gradient_is_that_of_the_policy_loss_for_tau(p):
-    """-rho adv tau d log pi(a) / d log(1/tau), by autograd; none reaches A, rho or adv (SPEC 7, trainable_tau)."""
-    a, rho, adv = random(STEPS, BATCH, ACTIONS, grad=True), random(STEPS, BATCH, seed=1, grad=True), random(STEPS, BATCH, seed=2, grad=True)
+    """-rho adv tau d log pi(a) / d log(1/tau), by autograd; none reaches A, rho or adv (SPEC 7,
+    trainable_tau).
+    """
+    a, rho, adv = (
+        random(STEPS, BATCH, ACTIONS, grad=True),
+        random(STEPS, BATCH, seed=1, grad=True),
+        random(STEPS, BATCH, seed=2, grad=True),
+    )
     action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
     log_inv = torch.tensor(p, dtype=torch.float64, requires_grad=True)
-    loss = losses.temperature_loss(log_inv, a, log_inv.exp().detach().expand(STEPS, BATCH), action, rho, adv)
+    loss = losses.temperature_loss(
+        log_inv, a, log_inv.exp().detach().expand(STEPS, BATCH), action, rho, adv
+    )
     assert loss.shape == (STEPS, BATCH)
     grad, *others = gradient(loss, log_inv, a, rho, adv)
     assert others == [None, None, None]
@@ -125,31 +172,73 @@ def test_inverse_dynamics_by_hand():
         for b in range(BATCH):
             p = slow.softmax(logits[t, b].tolist(), 1.0)
             assert loss[t, b].item() == pytest.approx(-math.log(p[action[t, b]]))
-            np.testing.assert_allclose(grad[t, b], [x - (i == action[t, b].item()) for i, x in enumerate(p)], atol=1e-12)
+            np.testing.assert_allclose(
+                grad[t, b], [x - (i == action[t, b].item()) for i, x in enumerate(p)], atol=1e-12
+            )
 
 
 def test_coefficients_of_each_sequence():
-    """random_scaling: alpha and beta of [B] weigh each sequence's own steps; the single losses stay as they are."""
+    """random_scaling: alpha and beta of [B] weigh each sequence's own steps; the single losses stay
+    as they are.
+    """
     valid = torch.tensor([[True, True], [True, False]])
-    q, policy, zero = torch.tensor([[1.0, 2.0], [3.0, 9e9]]), torch.tensor([[5.0, 1.0], [7.0, 9e9]]), torch.zeros(2, 2)
-    out = weighted_sum(zero, q, policy, None, valid, xi=1.0, alpha=torch.tensor([10.0, 0.5]), beta=torch.tensor([0.0, 4.0]))
+    q, policy, zero = (
+        torch.tensor([[1.0, 2.0], [3.0, 9e9]]),
+        torch.tensor([[5.0, 1.0], [7.0, 9e9]]),
+        torch.zeros(2, 2),
+    )
+    out = weighted_sum(
+        zero,
+        q,
+        policy,
+        None,
+        valid,
+        xi=1.0,
+        alpha=torch.tensor([10.0, 0.5]),
+        beta=torch.tensor([0.0, 4.0]),
+    )
     assert (out.q.item(), out.policy.item()) == pytest.approx((2.0, 13 / 3))
-    assert out.total.item() == pytest.approx((10 * (1 + 3) + 0.5 * 2) / 3 + (0 * (5 + 7) + 4 * 1) / 3)
+    assert out.total.item() == pytest.approx(
+        (10 * (1 + 3) + 0.5 * 2) / 3 + (0 * (5 + 7) + 4 * 1) / 3
+    )
     plain = weighted_sum(zero, q, policy, None, valid, xi=1.0, alpha=3.0, beta=2.0)
-    same = weighted_sum(zero, q, policy, None, valid, xi=1.0, alpha=torch.full((2,), 3.0), beta=torch.full((2,), 2.0))
+    same = weighted_sum(
+        zero,
+        q,
+        policy,
+        None,
+        valid,
+        xi=1.0,
+        alpha=torch.full((2,), 3.0),
+        beta=torch.full((2,), 2.0),
+    )
     assert plain.total.item() == pytest.approx(same.total.item())
 
 
 def test_the_auxiliary_loss_adds_with_its_coefficient():
     valid, one = torch.tensor([[True], [True], [False]]), torch.ones(3, 1)
     auxiliary = torch.tensor([[2.0], [4.0], [9e9]])
-    out = weighted_sum(one, one, one, None, valid, xi=1.0, alpha=1.0, beta=1.0, auxiliary=auxiliary, auxiliary_coefficient=0.1)
+    out = weighted_sum(
+        one,
+        one,
+        one,
+        None,
+        valid,
+        xi=1.0,
+        alpha=1.0,
+        beta=1.0,
+        auxiliary=auxiliary,
+        auxiliary_coefficient=0.1,
+    )
     assert out.auxiliary.item() == 3.0
     assert out.total.item() == pytest.approx(3.3)
-    assert weighted_sum(one, one, one, None, valid, xi=1.0, alpha=1.0, beta=1.0).auxiliary.item() == 0.0
+    assert (
+        weighted_sum(one, one, one, None, valid, xi=1.0, alpha=1.0, beta=1.0).auxiliary.item()
+        == 0.0
+    )
 
 
-# --- the mean and the sum -----------------------------------------------------------------------------------------------------------
+# --- the mean and the sum -------------------------------------------------------------------------
 
 
 def test_masked_mean_by_hand():
@@ -178,11 +267,23 @@ def test_masked_mean_gives_each_valid_step_the_same_weight():
 
 
 def test_weighted_sum_by_hand():
-    """Means over the two valid steps: L_V 2, L_Q 3, L_pi -1, bonus 5; the third step is not data."""
+    """Means over the two valid steps: L_V 2, L_Q 3, L_pi -1, bonus 5; the third step is not
+    data.
+    """
     valid = torch.tensor([[True], [True], [False]])
-    value, q, policy, bonus = (torch.tensor(x)[:, None] for x in ([1.0, 3.0, 9e9], [2.0, 4.0, 9e9], [0.0, -2.0, 9e9], [4.0, 6.0, 9e9]))
-    out = weighted_sum(value, q, policy, bonus, valid, xi=2.0, alpha=10.0, beta=7.0, entropy_coefficient=0.5)
-    assert (out.value.item(), out.q.item(), out.policy.item(), out.entropy.item()) == (2.0, 3.0, -1.0, 5.0)
+    value, q, policy, bonus = (
+        torch.tensor(x)[:, None]
+        for x in ([1.0, 3.0, 9e9], [2.0, 4.0, 9e9], [0.0, -2.0, 9e9], [4.0, 6.0, 9e9])
+    )
+    out = weighted_sum(
+        value, q, policy, bonus, valid, xi=2.0, alpha=10.0, beta=7.0, entropy_coefficient=0.5
+    )
+    assert (out.value.item(), out.q.item(), out.policy.item(), out.entropy.item()) == (
+        2.0,
+        3.0,
+        -1.0,
+        5.0,
+    )
     assert out.total.item() == pytest.approx(2 * 2 + 10 * 3 + 7 * -1 - 0.5 * 5)
 
 
@@ -196,22 +297,38 @@ def test_weighted_sum_without_a_bonus():
 
 
 def total_loss(valid, reward, dtype=torch.float64, inv=2.0, a_scale=1.0):
-    """The whole chain with the dueling critic Q = V + A; returns the loss and the gradients of V and A."""
-    v, a = random(STEPS + 1, BATCH, grad=True, dtype=dtype), (a_scale * random(STEPS, BATCH, ACTIONS, seed=1, dtype=dtype)).requires_grad_()
+    """The whole chain with the dueling critic Q = V + A; returns the loss and the gradients of V
+    and A.
+    """
+    v, a = (
+        random(STEPS + 1, BATCH, grad=True, dtype=dtype),
+        (a_scale * random(STEPS, BATCH, ACTIONS, seed=1, dtype=dtype)).requires_grad_(),
+    )
     action = torch.randint(ACTIONS, (STEPS, BATCH), generator=torch.Generator().manual_seed(3))
-    log_ratio, discount = random(STEPS, BATCH, seed=4, dtype=dtype), torch.full((STEPS, BATCH), 0.9, dtype=dtype)
+    log_ratio, discount = (
+        random(STEPS, BATCH, seed=4, dtype=dtype),
+        torch.full((STEPS, BATCH), 0.9, dtype=dtype),
+    )
     target = vtrace(v[:-1], v[1:], reward, discount, log_ratio, valid)
     q = v[:-1] + a.gather(-1, action[..., None])[..., 0]
     out = weighted_sum(
-        value_loss(v[:-1], target.value), q_loss(q, target.value),
+        value_loss(v[:-1], target.value),
+        q_loss(q, target.value),
         policy_loss(a, inv, action, clipped_ratio(log_ratio, valid, 1.05), target.advantage),
-        entropy_bonus(a, inv, "tau"), valid, xi=1.0, alpha=10.0, beta=10.0, entropy_coefficient=1.0,
+        entropy_bonus(a, inv, "tau"),
+        valid,
+        xi=1.0,
+        alpha=10.0,
+        beta=10.0,
+        entropy_coefficient=1.0,
     )
     return out.total, *gradient(out.total, v, a)
 
 
 def test_a_reset_step_is_in_no_loss():
-    """Whatever its reward: the loss and every other gradient stay the same; its own gradient is zero."""
+    """Whatever its reward: the loss and every other gradient stay the same; its own gradient is
+    zero.
+    """
     valid = torch.ones(STEPS, BATCH, dtype=torch.bool)
     valid[1, 0] = valid[2, 1] = False
     reward = random(STEPS, BATCH, seed=5)

@@ -1,4 +1,6 @@
-"""lstm.py: the same as one cell a step with its state set to zero where an episode starts; values and every gradient."""
+"""lstm.py: the same as one cell a step with its state set to zero where an episode starts; values
+and every gradient.
+"""
 
 import pytest
 import torch
@@ -21,11 +23,16 @@ def test_values_and_gradients_are_those_of_a_cell_a_step(steps, batch, size, rat
     torch.manual_seed(steps + int(10 * rate))
     module = torch.nn.LSTM(4, size, dtype=torch.float64)
     first = torch.rand(steps, batch) < rate
-    given = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((steps, batch, 4), (batch, size), (batch, size))]
+    given = [
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((steps, batch, 4), (batch, size), (batch, size))
+    ]
     results = []
     for function in (lstm.unroll, by_hand):
         y, (h, c) = function(*given, first, module)
-        weights = torch.randn(steps + 2, batch, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        weights = torch.randn(
+            steps + 2, batch, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+        )
         total = (weights * torch.cat([y, h[None], c[None]])).sum()
         results.append((y, h, c, *torch.autograd.grad(total, [*given, *module.parameters()])))
     for ours, plain in zip(*results, strict=True):

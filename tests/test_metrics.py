@@ -27,7 +27,11 @@ def files_of_at_most(size):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
-@pytest.mark.parametrize("write", [lambda m: m.write("event", COUNTERS, {"event": "start"}), lambda m: m.offset()], ids=["event", "offset"])
+@pytest.mark.parametrize(
+    "write",
+    [lambda m: m.write("event", COUNTERS, {"event": "start"}), lambda m: m.offset()],
+    ids=["event", "offset"],
+)
 def test_a_full_disk_is_named_with_the_file(tmp_path, write):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     metrics = Metrics(tmp_path, tensorboard=False)
@@ -35,15 +39,26 @@ def test_a_full_disk_is_named_with_the_file(tmp_path, write):
     with pytest.raises(DicerlError) as told:
         write(metrics)
     reason = "No space left on device" if sys.platform == "linux" else ""
-    assert str(told.value) == f"{tmp_path}/metrics.jsonl could not be written: {reason}; once that is mended: dicerl resume {tmp_path}"
+    assert (
+        str(told.value)
+        == f"{tmp_path}/metrics.jsonl could not be written: {reason}; once that is mended: dicerl"
+        f" resume {tmp_path}"
+    )
     with pytest.raises(DicerlError, match=r"metrics\.jsonl"):
         metrics.close()
 
 
 def test_an_evaluation_that_cannot_be_written_is_named_and_stays_in_the_metrics(tmp_path):
-    (tmp_path / "evaluations.jsonl").write_text(json.dumps({"frames": 0, "text": "x" * 3000}) + "\n")
+    (tmp_path / "evaluations.jsonl").write_text(
+        json.dumps({"frames": 0, "text": "x" * 3000}) + "\n"
+    )
     metrics = Metrics(tmp_path, tensorboard=False)
-    with files_of_at_most(3000), pytest.raises(DicerlError, match=r"evaluations\.jsonl could not be written: File too large"):
+    with (
+        files_of_at_most(3000),
+        pytest.raises(
+            DicerlError, match=r"evaluations\.jsonl could not be written: File too large"
+        ),
+    ):
         metrics.write("evaluation", COUNTERS, {"mean_return": 1.0})
     metrics.close()
     assert [line["mean_return"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1.0]

@@ -1,4 +1,6 @@
-"""networks.py: torsos, the LSTM with resets and burn-in, input statistics, and parameters as one vector."""
+"""networks.py: torsos, the LSTM with resets and burn-in, input statistics, and parameters as one
+vector.
+"""
 
 import copy
 import math
@@ -28,23 +30,33 @@ def _seeded():
 
 def make(shape, dtype="float32", **config):
     options = {"hidden": 12, "lstm": 7, **config}
-    return Network(Config(network=NetworkConfig(**options)), EnvSpec("test", shape, np.dtype(dtype), ACTIONS))
+    return Network(
+        Config(network=NetworkConfig(**options)), EnvSpec("test", shape, np.dtype(dtype), ACTIONS)
+    )
 
 
 def observations(shape, dtype, *lead, seed=0):
     rng = np.random.default_rng(seed)
     if dtype == "float32":
         return torch.from_numpy(rng.normal(size=(*lead, *shape)).astype(np.float32))
-    return torch.from_numpy(rng.integers(0, 2 if dtype == "bool" else 256, (*lead, *shape)).astype(dtype))
+    return torch.from_numpy(
+        rng.integers(0, 2 if dtype == "bool" else 256, (*lead, *shape)).astype(dtype)
+    )
 
 
-# --- LSTM ---------------------------------------------------------------------------------------------------------------------------
+# --- LSTM -----------------------------------------------------------------------------------------
 
 
 def step_by_step(network, observation, state, first, last_action=None, last_reward=None):
-    """The plainest reading of ``unroll``: one step at a time, one sequence at a time, the state zeroed at an episode's start."""
+    """The plainest reading of ``unroll``: one step at a time, one sequence at a time, the state
+    zeroed at an episode's start.
+    """
     steps, batch = observation.shape[:2]
-    value, advantage, final = torch.zeros(steps, batch), torch.zeros(steps, batch, ACTIONS), torch.zeros_like(state)
+    value, advantage, final = (
+        torch.zeros(steps, batch),
+        torch.zeros(steps, batch, ACTIONS),
+        torch.zeros_like(state),
+    )
     for b in range(batch):
         h, c = state[0, b].clone(), state[1, b].clone()
         for t in range(steps):
@@ -58,7 +70,12 @@ def step_by_step(network, observation, state, first, last_action=None, last_rewa
                 x = torch.cat([x, one_hot, last_reward[t, b][None]])
             if network.lstm is not None:
                 lstm = network.lstm
-                gates = lstm.weight_ih_l0 @ x + lstm.bias_ih_l0 + lstm.weight_hh_l0 @ h + lstm.bias_hh_l0
+                gates = (
+                    lstm.weight_ih_l0 @ x
+                    + lstm.bias_ih_l0
+                    + lstm.weight_hh_l0 @ h
+                    + lstm.bias_hh_l0
+                )
                 i, f, g, o = gates.chunk(4)
                 c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 h = torch.sigmoid(o) * torch.tanh(c)
@@ -95,14 +112,22 @@ def test_unroll_is_the_step_by_step_loop(resets):
 
 @pytest.mark.parametrize(("lstm", "skip"), [(7, False), (7, True), (0, False), (0, True)])
 def test_last_action_and_reward_reach_the_network(lstm, skip):
-    network, observation = make((5,), lstm=lstm, skip=skip, last_action_reward=True), observations((5,), "float32", 6, 2)
+    network, observation = (
+        make((5,), lstm=lstm, skip=skip, last_action_reward=True),
+        observations((5,), "float32", 6, 2),
+    )
     first = torch.zeros(6, 2, dtype=torch.bool)
     first[3, 1] = True
-    last_action, last_reward = torch.tensor([[-1, 0], [1, 2], [2, 1], [0, -1], [1, 1], [2, 0]]), torch.randn(6, 2)
+    last_action, last_reward = (
+        torch.tensor([[-1, 0], [1, 2], [2, 1], [0, -1], [1, 1], [2, 0]]),
+        torch.randn(6, 2),
+    )
     state = torch.randn(2, 2, lstm)
     with torch.no_grad():
         out = network.unroll(observation, state, first, last_action, last_reward)
-        value, advantage, _ = step_by_step(network, observation, state, first, last_action, last_reward)
+        value, advantage, _ = step_by_step(
+            network, observation, state, first, last_action, last_reward
+        )
     torch.testing.assert_close(out.value, value, rtol=0, atol=1e-6)
     torch.testing.assert_close(out.advantage, advantage, rtol=0, atol=1e-6)
 
@@ -122,11 +147,13 @@ def test_the_state_of_one_sequence_stays_out_of_the_others():
     with torch.no_grad():
         whole = network.unroll(observation, state, first)
         for b in range(3):
-            alone = network.unroll(observation[:, b : b + 1], state[:, b : b + 1], first[:, b : b + 1])
+            alone = network.unroll(
+                observation[:, b : b + 1], state[:, b : b + 1], first[:, b : b + 1]
+            )
             torch.testing.assert_close(whole.value[:, b : b + 1], alone.value)
 
 
-# --- burn-in ------------------------------------------------------------------------------------------------------------------------
+# --- burn-in --------------------------------------------------------------------------------------
 
 
 def test_no_gradient_flows_through_burn_in():
@@ -144,12 +171,16 @@ def test_no_gradient_flows_through_burn_in():
 
 
 def test_burn_in_warms_the_state_up():
-    """The trained part starts from the state that burn-in reaches, and what stands in burn-in matters."""
+    """The trained part starts from the state that burn-in reaches, and what stands in burn-in
+    matters.
+    """
     learner, batch = probe.learner_and_batch()
     data = probe.tensors(batch)
     first = ~torch.cat([torch.ones(1, 3, dtype=torch.bool), data["valid"][:-1]])
     with torch.no_grad():
-        value, advantage, _ = step_by_step(learner.network, data["observation"], data["state"].transpose(0, 1), first)
+        value, advantage, _ = step_by_step(
+            learner.network, data["observation"], data["state"].transpose(0, 1), first
+        )
         out = learner.forward(data)
         torch.testing.assert_close(out.value, value[4:], rtol=0, atol=1e-6)
         torch.testing.assert_close(out.advantage, advantage[4:], rtol=0, atol=1e-6)
@@ -157,7 +188,7 @@ def test_burn_in_warms_the_state_up():
         assert not torch.equal(learner.forward(data).value, out.value)
 
 
-# --- what single variants add (SPEC 7) ---------------------------------------------------------------------------------------------------
+# --- what single variants add (SPEC 7) ------------------------------------------------------------
 
 
 def variant(shape, dtype="float32", **changes):
@@ -171,12 +202,19 @@ CONDITIONED = {"behaviour.family": "conditioned"}
 @pytest.mark.parametrize(("shape", "dtype"), [((5,), "float32"), ((10, 10, 4), "bool")])
 @pytest.mark.parametrize("lstm", [0, 7])
 def test_a_conditioned_network_is_told_the_temperature(shape, dtype, lstm):
-    """The same observation at another 1/tau: other V, other A. Each step and sequence has its own."""
+    """The same observation at another 1/tau: other V, other A. Each step and sequence has
+    its own.
+    """
     network = variant(shape, dtype, **CONDITIONED, **{"network.lstm": lstm})
     observation = observations(shape, dtype, 1, 1).expand(3, 2, *shape)
     inv = torch.tensor([[0.0, 50.0], [1.0, 3.0], [0.0, 50.0]])
     with torch.no_grad():
-        out = network.unroll(observation, network.initial_state(2), torch.ones(3, 2, dtype=torch.bool), inv_temperature=inv)
+        out = network.unroll(
+            observation,
+            network.initial_state(2),
+            torch.ones(3, 2, dtype=torch.bool),
+            inv_temperature=inv,
+        )
     assert len({round(v, 5) for v in out.value.flatten().tolist()}) == 4  # each 1/tau its own V
     torch.testing.assert_close(out.value[0], out.value[2])
     assert not torch.allclose(out.advantage[0, 0], out.advantage[0, 1], atol=1e-3)
@@ -191,7 +229,9 @@ def test_a_conditioned_network_tells_all_temperatures_of_the_search_range_apart(
     x = torch.linspace(0, math.log1p(most), 200)
     network.torso(torch.zeros(200, 5), torch.expm1(x))
     told = got[0][:, 5:]
-    expected = torch.stack([torch.cos(math.pi * k * torch.linspace(0, 1, 200)) for k in range(1, 9)], 1)
+    expected = torch.stack(
+        [torch.cos(math.pi * k * torch.linspace(0, 1, 200)) for k in range(1, 9)], 1
+    )
     torch.testing.assert_close(told, expected, rtol=0, atol=1e-4)
     distance = torch.cdist(told, told) + 10 * torch.eye(200)
     assert distance.min() > 1e-3
@@ -201,20 +241,33 @@ def test_only_a_conditioned_network_is_told_anything():
     network = variant((5,))
     observation, inv = observations((5,), "float32", 2, 3), torch.full((2, 3), 7.0)
     with torch.no_grad():
-        told, not_told = (network.unroll(observation, network.initial_state(3), None, inv_temperature=x) for x in (inv, None))
+        told, not_told = (
+            network.unroll(observation, network.initial_state(3), None, inv_temperature=x)
+            for x in (inv, None)
+        )
     assert torch.equal(told.value, not_told.value)
     assert variant((5,), **CONDITIONED).num_parameters() == network.num_parameters() + 8 * 12
 
 
 def test_a_variant_s_parts_are_there_only_where_they_are_asked_for():
-    assert not [n for n, _ in variant((5,)).named_parameters() if "model" in n or "temperature" in n]
-    network = variant((5,), **{"loss.auxiliary": 0.1, "behaviour.source": "trainable", "behaviour.inv_temperature": 4.0})
+    assert not [
+        n for n, _ in variant((5,)).named_parameters() if "model" in n or "temperature" in n
+    ]
+    network = variant(
+        (5,),
+        **{
+            "loss.auxiliary": 0.1,
+            "behaviour.source": "trainable",
+            "behaviour.inv_temperature": 4.0,
+        },
+    )
     names = {n.split(".")[0] for n, _ in network.named_parameters()}
     assert {"forward_model", "inverse_model", "log_inv_temperature"} <= names
     assert network.log_inv_temperature.exp().item() == pytest.approx(4.0)
     assert network.log_inv_temperature.requires_grad
     other = variant((5,), **{"loss.auxiliary": 0.1, "behaviour.source": "trainable"})
-    probe.load_flat_state(other, probe.flat_state(network))  # tau is pushed to the actors with the rest
+    # tau is pushed to the actors with the rest
+    probe.load_flat_state(other, probe.flat_state(network))
     assert other.log_inv_temperature.exp().item() == pytest.approx(4.0)
 
 
@@ -235,13 +288,20 @@ def test_dynamics_see_this_step_and_foretell_the_next(skip):
     assert not torch.allclose(other, foretold)
 
 
-# --- torsos -------------------------------------------------------------------------------------------------------------------------
+# --- torsos ---------------------------------------------------------------------------------------
 
 SHAPES = [
-    ("impala_deep", (4, 84, 84), "uint8"), ("impala_deep", (84, 84, 3), "uint8"), ("impala_deep", (8, 8), "float32"),
-    ("impala_shallow", (4, 84, 84), "uint8"), ("impala_shallow", (20, 20), "uint8"),
-    ("minatar", (10, 10, 4), "bool"), ("minatar", (10, 10, 7), "uint8"), ("minatar", (3, 3), "float32"),
-    ("mlp", (5,), "float32"), ("mlp", (10, 10, 4), "bool"), ("mlp", (6, 4), "uint8"),
+    ("impala_deep", (4, 84, 84), "uint8"),
+    ("impala_deep", (84, 84, 3), "uint8"),
+    ("impala_deep", (8, 8), "float32"),
+    ("impala_shallow", (4, 84, 84), "uint8"),
+    ("impala_shallow", (20, 20), "uint8"),
+    ("minatar", (10, 10, 4), "bool"),
+    ("minatar", (10, 10, 7), "uint8"),
+    ("minatar", (3, 3), "float32"),
+    ("mlp", (5,), "float32"),
+    ("mlp", (10, 10, 4), "bool"),
+    ("mlp", (6, 4), "uint8"),
 ]
 
 
@@ -264,38 +324,67 @@ def test_every_torso_takes_what_fits_it(torso, shape, dtype, normalise):
     assert network.torso_name == torso
 
 
-@pytest.mark.parametrize(("shape", "dtype", "expected", "normalise"), [
-    ((4, 84, 84), "uint8", "impala_deep", "scale"), ((24, 24, 3), "uint8", "impala_deep", "scale"),
-    ((10, 10, 4), "bool", "minatar", "none"), ((23, 23), "float32", "minatar", "none"), ((17,), "float32", "mlp", "none"),
-])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected", "normalise"),
+    [
+        ((4, 84, 84), "uint8", "impala_deep", "scale"),
+        ((24, 24, 3), "uint8", "impala_deep", "scale"),
+        ((10, 10, 4), "bool", "minatar", "none"),
+        ((23, 23), "float32", "minatar", "none"),
+        ((17,), "float32", "mlp", "none"),
+    ],
+)
 def test_auto_picks_by_observation(shape, dtype, expected, normalise):
     network = make(shape, dtype)
     assert (network.torso_name, network.normalise) == (expected, normalise)
 
 
-@pytest.mark.parametrize(("torso", "smallest"), [("impala_deep", 8), ("impala_shallow", 20), ("minatar", 3)])
+@pytest.mark.parametrize(
+    ("torso", "smallest"), [("impala_deep", 8), ("impala_shallow", 20), ("minatar", 3)]
+)
 def test_too_small_an_image_is_refused_with_what_would_be_right(torso, smallest):
     make((smallest, smallest, 2), "uint8", torso=torso)
-    with pytest.raises(ConfigError, match=rf"network.torso is '{torso}'; it takes images from {smallest} pixels a side; test observes"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            rf"network.torso is '{torso}'; it takes images from {smallest} pixels a side; test"
+            r" observes"
+        ),
+    ):
         make((smallest - 1, smallest + 5), "uint8", torso=torso)
     with pytest.raises(ConfigError, match=r"observes \(5,\)"):
         make((5,), torso=torso)
 
 
 def test_axes_are_moved_not_mixed():
-    """(H, W, C), (C, H, W) and, with one channel, (H, W) of the same picture give the same features."""
+    """(H, W, C), (C, H, W) and, with one channel, (H, W) of the same picture give the same
+    features.
+    """
     picture = observations((12, 11, 3), "uint8", 2)
-    last, first = make((12, 11, 3), "uint8", torso="minatar"), make((3, 12, 11), "uint8", torso="minatar")
+    last, first = (
+        make((12, 11, 3), "uint8", torso="minatar"),
+        make((3, 12, 11), "uint8", torso="minatar"),
+    )
     first.load_state_dict(last.state_dict())
     assert last.spec.channels_last
     assert not first.spec.channels_last
-    torch.testing.assert_close(last.torso(picture), first.torso(picture.permute(0, 3, 1, 2).contiguous()))
-    flat, single = make((12, 11), "uint8", torso="minatar"), make((1, 12, 11), "uint8", torso="minatar")
+    torch.testing.assert_close(
+        last.torso(picture), first.torso(picture.permute(0, 3, 1, 2).contiguous())
+    )
+    flat, single = (
+        make((12, 11), "uint8", torso="minatar"),
+        make((1, 12, 11), "uint8", torso="minatar"),
+    )
     single.load_state_dict(flat.state_dict())
-    torch.testing.assert_close(flat.torso(picture[..., 0]), single.torso(picture[..., 0].unsqueeze(1)))
+    torch.testing.assert_close(
+        flat.torso(picture[..., 0]), single.torso(picture[..., 0].unsqueeze(1))
+    )
 
 
-@pytest.mark.parametrize(("shape", "torso"), [((6, 5, 3), "minatar"), ((3, 5, 6), "minatar"), ((5, 6), "minatar"), ((6,), "mlp")])
+@pytest.mark.parametrize(
+    ("shape", "torso"),
+    [((6, 5, 3), "minatar"), ((3, 5, 6), "minatar"), ((5, 6), "minatar"), ((6,), "mlp")],
+)
 def test_inputs_reach_the_first_layer_in_their_own_place(shape, torso):
     """One element lights up: of the network's input, exactly that one must."""
     network = make(shape, torso=torso)
@@ -313,24 +402,35 @@ def test_inputs_reach_the_first_layer_in_their_own_place(shape, torso):
         assert [tuple(i[1:]) for i in network.inputs(observation).nonzero().tolist()] == [expected]
 
 
-# --- normalisation ------------------------------------------------------------------------------------------------------------------
+# --- normalisation --------------------------------------------------------------------------------
 
 
 def seen_by_the_first_layer(network, observation):
     """What the torso's first layer is given."""
     got = []
     layer = network.convolutions[0] if network.convolutions is not None else network.dense[0]
-    handle = layer.register_forward_pre_hook(lambda module, args: got.append(args[0].detach().clone()))
+    handle = layer.register_forward_pre_hook(
+        lambda module, args: got.append(args[0].detach().clone())
+    )
     network.torso(observation)
     handle.remove()
     return got[0]
 
 
-@pytest.mark.parametrize(("shape", "dtype", "reach"), [
-    ((10, 9, 3), "uint8", 255.0), ((3, 10, 12), "uint8", 255.0), ((6, 7), "uint8", 255.0), ((10, 10, 4), "bool", 1.0),
-    ((5,), "float32", 1.0)])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "reach"),
+    [
+        ((10, 9, 3), "uint8", 255.0),
+        ((3, 10, 12), "uint8", 255.0),
+        ((6, 7), "uint8", 255.0),
+        ((10, 10, 4), "bool", 1.0),
+        ((5,), "float32", 1.0),
+    ],
+)
 def test_statistics_are_x_minus_mean_over_deviation_plus_floor(shape, dtype, reach):
-    """(x - mean) / (deviation + floor * range), clipped, for every element with its own mean and deviation."""
+    """(x - mean) / (deviation + floor * range), clipped, for every element with its own mean and
+    deviation.
+    """
     network = make(shape, dtype, normalise="statistics", statistics_floor=0.05, statistics_clip=1.0)
     observation = observations(shape, dtype, 40)
     observation[:, 0] = observation[:1, 0]  # some elements never change: deviation 0
@@ -359,10 +459,18 @@ def test_moments_are_mean_and_deviation_over_steps_and_environments():
 
 def test_scale_divides_bytes_by_255_and_leaves_the_rest():
     picture = observations((6, 6), "uint8", 3)
-    torch.testing.assert_close(seen_by_the_first_layer(make((6, 6), "uint8", normalise="scale"), picture)[:, 0], picture.float() / 255)
+    torch.testing.assert_close(
+        seen_by_the_first_layer(make((6, 6), "uint8", normalise="scale"), picture)[:, 0],
+        picture.float() / 255,
+    )
     board = observations((6, 6), "bool", 3)
-    torch.testing.assert_close(seen_by_the_first_layer(make((6, 6), "bool", normalise="scale"), board)[:, 0], board.float())
-    torch.testing.assert_close(seen_by_the_first_layer(make((6, 6), "uint8", normalise="none"), picture)[:, 0], picture.float())
+    torch.testing.assert_close(
+        seen_by_the_first_layer(make((6, 6), "bool", normalise="scale"), board)[:, 0], board.float()
+    )
+    torch.testing.assert_close(
+        seen_by_the_first_layer(make((6, 6), "uint8", normalise="none"), picture)[:, 0],
+        picture.float(),
+    )
 
 
 def test_statistics_travel_with_the_parameters():
@@ -380,13 +488,21 @@ def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
     network = make((5,), last_action_reward=last_action_reward)
     observation = observations((5,), "float32", 16)
     calibrate_scale(network, observation.numpy())
-    nothing = {"last_action": torch.full((1, 16), -1), "last_reward": torch.zeros(1, 16)} if last_action_reward else {}
+    nothing = (
+        {"last_action": torch.full((1, 16), -1), "last_reward": torch.zeros(1, 16)}
+        if last_action_reward
+        else {}
+    )
     with torch.no_grad():
-        spread = network.unroll(observation[None], network.initial_state(16), None, **nothing).advantage.std(-1, correction=0).mean()
+        spread = (
+            network.unroll(observation[None], network.initial_state(16), None, **nothing)
+            .advantage.std(-1, correction=0)
+            .mean()
+        )
     torch.testing.assert_close(network.advantage_scale, spread)
 
 
-# --- parameters ---------------------------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moved", ["", "cast", "copied"])
@@ -403,8 +519,13 @@ def test_flat_state_and_back(moved):
             x.normal_()
     flat = probe.flat_state(network)
     assert flat.dtype == torch.float32
-    assert flat.shape == (sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),)
-    assert flat.sum().item() == pytest.approx(sum(x.sum().item() for x in network.state_dict().values()), abs=1e-2)  # and zeros between them
+    assert flat.shape == (
+        sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),
+    )
+    # and zeros between them
+    assert flat.sum().item() == pytest.approx(
+        sum(x.sum().item() for x in network.state_dict().values()), abs=1e-2
+    )
     assert len(flat) > network.num_parameters()  # buffers are in it
     other = make((10, 10, 4), "bool", normalise="statistics")
     probe.load_flat_state(other, flat)
@@ -423,7 +544,9 @@ def test_orthogonal_initialisation():
         if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
             weight = module.weight.detach().flatten(1).double()
             square = weight @ weight.T if weight.shape[0] <= weight.shape[1] else weight.T @ weight
-            expected = gains.get(name, math.sqrt(2)) ** 2 * torch.eye(len(square), dtype=torch.float64)
+            expected = gains.get(name, math.sqrt(2)) ** 2 * torch.eye(
+                len(square), dtype=torch.float64
+            )
             torch.testing.assert_close(square, expected, rtol=0, atol=1e-5)
             assert not module.bias.any()
             seen += 1
@@ -432,8 +555,15 @@ def test_orthogonal_initialisation():
 
 def test_a_fixed_batch_is_overfitted():
     """On one batch, over and over, the loss falls to a small part of its beginning."""
-    learner, batch = probe.learner_and_batch(**{
-        "optimizer.learning_rate": 1e-2, "optimizer.warmup": 0.0, "optimizer.weight_decay": 0.0, "loss.policy": 0.0, "loss.discount": 0.0})
+    learner, batch = probe.learner_and_batch(
+        **{
+            "optimizer.learning_rate": 1e-2,
+            "optimizer.warmup": 0.0,
+            "optimizer.weight_decay": 0.0,
+            "loss.policy": 0.0,
+            "loss.discount": 0.0,
+        }
+    )
     batch["discount"][...] = 0.0  # the targets stand still
     losses = [learner.update(batch, diagnose=True)["loss"] for _ in range(150)]
     assert losses[-1] < 0.05 * losses[0]

@@ -1,4 +1,6 @@
-"""core/policy.py: the behaviour family pi_tau (SPEC 1) and the appendix's lemmas about it (SPEC 9)."""
+"""core/policy.py: the behaviour family pi_tau (SPEC 1) and the appendix's lemmas about it
+(SPEC 9).
+"""
 
 import math
 
@@ -13,10 +15,13 @@ from dicerl.core import entropy, entropy_surrogate, log_probs, policy_surrogate
 from dicerl.core.critic import casa
 from dicerl.core.policy import gather
 
-quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 advantages = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=18)
-mild_advantages = st.lists(st.floats(-3, 3), min_size=2, max_size=6)  # no probability underflows at 1/tau <= 5
+# no probability underflows at 1/tau <= 5
+mild_advantages = st.lists(st.floats(-3, 3), min_size=2, max_size=6)
 inv_temperatures = st.one_of(st.sampled_from([0.0, 1.0, 50.0]), st.floats(0, 50))
 mild_inv_temperatures = st.floats(0.05, 5)
 
@@ -29,13 +34,15 @@ def gradient(output, *inputs):
     return torch.autograd.grad(output.sum(), inputs)
 
 
-# --- the family ---------------------------------------------------------------------------------------------------------------------
+# --- the family -----------------------------------------------------------------------------------
 
 
 @quick
 @given(advantages, inv_temperatures)
 def test_log_probs_is_softmax_of_a_over_tau(a, inv):
-    np.testing.assert_allclose(log_probs(tensor(a), inv).exp().numpy(), slow.softmax(a, inv), rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(
+        log_probs(tensor(a), inv).exp().numpy(), slow.softmax(a, inv), rtol=1e-9, atol=1e-300
+    )
 
 
 @quick
@@ -54,7 +61,9 @@ def test_entropy_falls_as_inv_temperature_rises(a, one, other):
 
 
 def test_batch_shapes_each_step_has_its_own_temperature():
-    """[T, B, A] with [T, B]: every entry equals its single-state call; a float means the same temperature everywhere."""
+    """[T, B, A] with [T, B]: every entry equals its single-state call; a float means the same
+    temperature everywhere.
+    """
     a = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     inv = tensor([[0.0, 1.0], [2.0, 50.0], [7.0, 0.5]])
     action = torch.tensor([[0, 1], [2, 3], [1, 0]])
@@ -63,9 +72,17 @@ def test_batch_shapes_each_step_has_its_own_temperature():
             one = a[t, b], inv[t, b]
             assert torch.allclose(log_probs(a, inv)[t, b], log_probs(*one), atol=1e-14)
             assert torch.allclose(entropy(a, inv)[t, b], entropy(*one), atol=1e-14)
-            assert torch.allclose(policy_surrogate(a, inv, action)[t, b], policy_surrogate(*one, action[t, b]), atol=1e-14)
-            assert torch.allclose(entropy_surrogate(a, inv)[t, b], entropy_surrogate(*one), atol=1e-14)
-    assert torch.equal(log_probs(a, 3.0), log_probs(a, torch.full((3, 2), 3.0, dtype=torch.float64)))
+            assert torch.allclose(
+                policy_surrogate(a, inv, action)[t, b],
+                policy_surrogate(*one, action[t, b]),
+                atol=1e-14,
+            )
+            assert torch.allclose(
+                entropy_surrogate(a, inv)[t, b], entropy_surrogate(*one), atol=1e-14
+            )
+    assert torch.equal(
+        log_probs(a, 3.0), log_probs(a, torch.full((3, 2), 3.0, dtype=torch.float64))
+    )
     assert log_probs(a.float(), inv).dtype == torch.float32
 
 
@@ -74,7 +91,7 @@ def test_gather_by_hand():
     assert gather(values, torch.tensor([2, 0])).tolist() == [3.0, 4.0]
 
 
-# --- SPEC 9.5: the two ends ---------------------------------------------------------------------------------------------------------
+# --- SPEC 9.5: the two ends -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -93,7 +110,9 @@ def test_inv_temperature_0_is_exactly_uniform(dtype, num_actions):
 def test_huge_inv_temperature_is_greedy(dtype):
     """tau -> 0+: all mass on the best action; equal best ones share it."""
     a = torch.tensor([[0.1, 0.5, -2.0], [0.5, 0.5, 0.0]], dtype=dtype)
-    assert torch.equal(log_probs(a, 1e4).exp(), torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]], dtype=dtype))
+    assert torch.equal(
+        log_probs(a, 1e4).exp(), torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]], dtype=dtype)
+    )
     assert entropy(a, 1e4).tolist() == pytest.approx([0.0, math.log(2)], abs=1e-6)
 
 
@@ -108,18 +127,26 @@ def test_epsilon_greedy_is_a_mixture_of_both_ends(epsilon):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("inv", [0.0, 1.0, 50.0])
-@pytest.mark.parametrize("function", [entropy, entropy_surrogate, lambda a, inv: policy_surrogate(a, inv, torch.tensor([0, 2, 1]))])
+@pytest.mark.parametrize(
+    "function",
+    [entropy, entropy_surrogate, lambda a, inv: policy_surrogate(a, inv, torch.tensor([0, 2, 1]))],
+)
 def test_values_and_gradients_are_finite_at_both_ends(function, inv, dtype):
     """Even where pi underflows to 0 (A of a thousand at 1/tau = 50)."""
-    a = torch.tensor([[1e3, -1e3, 0.0, 0.0], [-1e3, 1e3, 1e3, 1.0], [0.0, 0.0, 0.0, 0.0]], dtype=dtype, requires_grad=True)
+    a = torch.tensor(
+        [[1e3, -1e3, 0.0, 0.0], [-1e3, 1e3, 1e3, 1.0], [0.0, 0.0, 0.0, 0.0]],
+        dtype=dtype,
+        requires_grad=True,
+    )
     value = function(a, inv)
     (grad,) = gradient(value, a)
     assert torch.isfinite(value).all()
     assert torch.isfinite(grad).all()
-    assert grad.abs().max() <= 100  # |d H / dA| <= 50 times a number of order 1; no 1e3 or 1/tau hides in it
+    # |d H / dA| <= 50 times a number of order 1; no 1e3 or 1/tau hides in it
+    assert grad.abs().max() <= 100
 
 
-# --- SPEC 9.1: grad log pi = (1 - pi) dA / tau --------------------------------------------------------------------------------------
+# --- SPEC 9.1: grad log pi = (1 - pi) dA / tau ----------------------------------------------------
 
 
 @quick
@@ -130,7 +157,9 @@ def test_grad_log_pi_is_one_minus_pi_over_tau(a, inv, data):
     x = tensor(a, grad=True)
     (grad,) = gradient(log_probs(x, inv)[action], x)
     pi = slow.softmax(a, inv)
-    np.testing.assert_allclose(grad.numpy(), [((b == action) - pi[b]) * inv for b in range(len(a))], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        grad.numpy(), [((b == action) - pi[b]) * inv for b in range(len(a))], rtol=1e-9, atol=1e-12
+    )
 
 
 @quick
@@ -146,7 +175,9 @@ def test_policy_surrogate_gradient_is_tau_grad_log_pi(a, inv, data):
 
 @pytest.mark.parametrize("inv", [0.0, 50.0])
 def test_policy_surrogate_gradient_is_one_minus_pi_at_both_ends(inv):
-    """Where tau * grad log pi cannot be written down (tau = infinity), 1[a = b] - pi(b) still can."""
+    """Where tau * grad log pi cannot be written down (tau = infinity), 1[a = b] - pi(b)
+    still can.
+    """
     x = tensor([0.2, -0.4, 1.0], grad=True)
     (grad,) = gradient(policy_surrogate(x, inv, torch.tensor(0)), x)
     pi = slow.softmax([0.2, -0.4, 1.0], inv)
@@ -167,10 +198,12 @@ def test_casa_critic_gradient_is_one_minus_pi(a, inv, v, data):
     (of_q,) = gradient(casa_critic(x, value, inv)[action], x)
     (of_surrogate,) = gradient(policy_surrogate(x, inv, torch.tensor(action)), x)
     np.testing.assert_allclose(of_q.numpy(), of_surrogate.numpy(), rtol=1e-12, atol=1e-15)
-    assert torch.autograd.grad(casa_critic(x, value, inv).sum(), value, allow_unused=True) == (None,)
+    assert torch.autograd.grad(casa_critic(x, value, inv).sum(), value, allow_unused=True) == (
+        None,
+    )
 
 
-# --- SPEC 9.2 and the entropy bonus -------------------------------------------------------------------------------------------------
+# --- SPEC 9.2 and the entropy bonus ---------------------------------------------------------------
 
 
 @quick
@@ -207,7 +240,7 @@ def test_a_step_along_the_entropy_surrogate_raises_the_entropy():
     assert entropy((x + 0.01 * grad).detach(), 2.0) > entropy(x.detach(), 2.0)
 
 
-# --- SPEC 9.3 -----------------------------------------------------------------------------------------------------------------------
+# --- SPEC 9.3 -------------------------------------------------------------------------------------
 
 
 @quick
@@ -215,8 +248,9 @@ def test_a_step_along_the_entropy_surrogate_raises_the_entropy():
 def test_d_dtau_of_expected_v_is_minus_variance_over_tau_squared(v, tau):
     """d/dtau E_pi[v] = -Var_pi[v] / tau^2, pi = softmax(v / tau).
 
-    The printed sign and definition hold as they stand: the variance is that of v itself (not of v / tau), and
-    the expectation falls with tau. In 1/tau, which the code carries, the same derivative is +Var_pi[v].
+    The printed sign and definition hold as they stand: the variance is that of v itself (not of v /
+    tau), and the expectation falls with tau. In 1/tau, which the code carries, the same derivative
+    is +Var_pi[v].
     """
     inv = tensor(1 / tau, grad=True)
     (d_inv,) = gradient(log_probs(tensor(v), inv).exp() * tensor(v), inv)
@@ -233,9 +267,13 @@ def test_d_dtau_of_expected_v_is_minus_variance_over_tau_squared(v, tau):
     assert numerical == pytest.approx(-variance / tau**2, rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.parametrize("function", [entropy_surrogate, lambda a, inv: policy_surrogate(a, inv, torch.tensor(0))])
+@pytest.mark.parametrize(
+    "function", [entropy_surrogate, lambda a, inv: policy_surrogate(a, inv, torch.tensor(0))]
+)
 def test_the_stopped_pi_of_a_surrogate_is_stopped_for_a_trainable_temperature_too(function):
-    """sg(pi_tau) is a constant, also where tau is a trainable variable (SPEC 7, casa/trainable_tau)."""
+    """sg(pi_tau) is a constant, also where tau is a trainable variable (SPEC 7,
+    casa/trainable_tau).
+    """
     a, inv = tensor([1.0, 0.2, -0.5], grad=True), tensor(2.0, grad=True)
     (grad,) = torch.autograd.grad(function(a, inv), inv, allow_unused=True)
     assert grad is None or grad == 0

@@ -1,4 +1,6 @@
-"""report/: reading metrics while they are written, the figures' numbers, the HTML file, and the dashboard's server."""
+"""report/: reading metrics while they are written, the figures' numbers, the HTML file, and the
+dashboard's server.
+"""
 
 import gzip
 import http.client
@@ -35,9 +37,26 @@ from runs import append, line, make_run
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 KINDS = ("train", "episode", "evaluation", "event", "other")
-FIELDS = ("frames", "return", "entropy", "tile_values", "tile_visits", "mean_return", "event", "time")
-VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5),
-                      lambda v: st.lists(v, max_size=3), max_leaves=6)
+FIELDS = (
+    "frames",
+    "return",
+    "entropy",
+    "tile_values",
+    "tile_visits",
+    "mean_return",
+    "event",
+    "time",
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=5),
+    lambda v: st.lists(v, max_size=3),
+    max_leaves=6,
+)
 SECTIONS = ["Return", "Temperature", "Learning", "Data", "Speed"]
 
 
@@ -53,13 +72,34 @@ def opened(directory, **more):
 @quick
 @given(st.data())
 def test_pieces_give_what_the_whole_gives(tmp_path_factory, data):
-    """However the file grows, and whatever damage lies between the lines, each whole line is read once."""
-    garbage = st.sampled_from([b"", b"\x00\x00\x00", b"{", b"}", b"[1, 2]", b"null", b'{"kind": "episode", "frames": 1', b"\xff\xfe", b"[" * 5000,
-                               b'{"kind": ["episode"], "frames": 3}', b'{"kind": "episode", "frames": null}', b'{"kind": "train", "frames": "x"}'])
+    """However the file grows, and whatever damage lies between the lines, each whole line is read
+    once.
+    """
+    garbage = st.sampled_from(
+        [
+            b"",
+            b"\x00\x00\x00",
+            b"{",
+            b"}",
+            b"[1, 2]",
+            b"null",
+            b'{"kind": "episode", "frames": 1',
+            b"\xff\xfe",
+            b"[" * 5000,
+            b'{"kind": ["episode"], "frames": 3}',
+            b'{"kind": "episode", "frames": null}',
+            b'{"kind": "train", "frames": "x"}',
+        ]
+    )
     returns = data.draw(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30))
     whole = b""
     for i, g in enumerate(returns):
-        whole += data.draw(garbage) + b"\n" + json.dumps(line("episode", i, **{"return": g})).encode() + b"\n"
+        whole += (
+            data.draw(garbage)
+            + b"\n"
+            + json.dumps(line("episode", i, **{"return": g})).encode()
+            + b"\n"
+        )
     directory = make_run(tmp_path_factory.mktemp("pieces") / "run")
     run, at = RunData(directory), 0
     while at < len(whole):
@@ -81,7 +121,11 @@ def test_lines_are_lines():
 
 
 @quick
-@given(st.binary(max_size=300), st.dictionaries(st.sampled_from(FIELDS), VALUES), st.sampled_from(KINDS))
+@given(
+    st.binary(max_size=300),
+    st.dictionaries(st.sampled_from(FIELDS), VALUES),
+    st.sampled_from(KINDS),
+)
 def test_nothing_in_a_metrics_file_breaks_the_page(tmp_path_factory, raw, fields, kind):
     directory = make_run(tmp_path_factory.mktemp("odd") / "run")
     with (directory / "metrics.jsonl").open("wb") as file:
@@ -89,7 +133,9 @@ def test_nothing_in_a_metrics_file_breaks_the_page(tmp_path_factory, raw, fields
     json.dumps(payload([opened(directory)]), allow_nan=False)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"env": 3, "variant": null, "frames": "many", "bandit": []}'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"env": 3, "variant": null, "frames": "many", "bandit": []}']
+)
 def test_damaged_config_is_said(tmp_path, damage):
     directory = make_run(tmp_path / "run")
     append(directory, line("episode", 10), line("train", 20, entropy=0.5))
@@ -100,7 +146,9 @@ def test_damaged_config_is_said(tmp_path, damage):
 
 
 def test_a_file_cut_back_and_grown_again_is_read_anew(tmp_path):
-    """A resumed run cuts its metrics to the checkpoint; by the next look it may have grown past where we were."""
+    """A resumed run cuts its metrics to the checkpoint; by the next look it may have grown past
+    where we were.
+    """
     directory = make_run(tmp_path / "run")
     append(directory, *(line("episode", i, **{"return": 1.0}) for i in range(50)))
     run = opened(directory)
@@ -141,11 +189,23 @@ def test_thinned_passes_over_what_is_unknown():
 def test_a_long_run_opens_quickly_and_stays_light(tmp_path):
     """An hour: 120,000 episodes and 6,000 train lines, about 33 MB."""
     directory = make_run(tmp_path / "run", frames=10**8)
-    tiles = {"tile_values": [round(0.1234 * i, 4) for i in range(39)], "tile_visits": list(range(39))}
+    tiles = {
+        "tile_values": [round(0.1234 * i, 4) for i in range(39)],
+        "tile_visits": list(range(39)),
+    }
     train = [json.dumps(line("train", 0, **dict.fromkeys(data.TRAIN[1:], 1.2345), **tiles))] * 6000
     with (directory / "metrics.jsonl").open("w") as file:
         for i in range(120_000):
-            file.write(json.dumps(line("episode", 100 * i, **{"return": float(i % 7), "length": 50, "inv_temperature": 3.0})) + "\n")
+            file.write(
+                json.dumps(
+                    line(
+                        "episode",
+                        100 * i,
+                        **{"return": float(i % 7), "length": 50, "inv_temperature": 3.0},
+                    )
+                )
+                + "\n"
+            )
             if i % 20 == 0:
                 file.write(train[i // 20].replace('"frames": 0', f'"frames": {100 * i}') + "\n")
     start = time.process_time()
@@ -167,7 +227,12 @@ def test_a_long_run_opens_quickly_and_stays_light(tmp_path):
 
 def test_find_runs(runs):
     assert [p.name for p in find_runs(runs / "dice-0")] == ["dice-0"]
-    assert {p.name for p in find_runs(runs.parent)} == {"dice-0", "dice-1", "baseline-0", "baseline-1"}
+    assert {p.name for p in find_runs(runs.parent)} == {
+        "dice-0",
+        "dice-1",
+        "baseline-0",
+        "baseline-1",
+    }
     assert find_runs(runs / "nothing") == []
 
 
@@ -216,7 +281,11 @@ def test_looking_at_a_lock_does_not_keep_a_run_out(runs):
 def test_score_is_the_last_evaluation_else_recent_episodes(runs):
     last = json.loads((runs / "dice-0" / "evaluations.jsonl").read_text().splitlines()[-1])
     told = RunData(runs / "dice-0").overview()
-    assert (told["score"], told["stderr"], told["score_of"]) == (last["mean_return"], last["stderr"], "evaluation")
+    assert (told["score"], told["stderr"], told["score_of"]) == (
+        last["mean_return"],
+        last["stderr"],
+        "evaluation",
+    )
     (runs / "dice-0" / "evaluations.jsonl").unlink()
     told = RunData(runs / "dice-0").overview()
     assert told["score_of"] == "recent episodes"
@@ -243,20 +312,39 @@ def test_every_figure_of_a_real_run_is_one_plotly_accepts(trained):
         assert layout["yaxis"]["title"]["text"] or layout["yaxis"]["type"] == "category", card["id"]
         assert any(len(trace["x"]) for trace in card["figure"]["data"]), card["id"]
     env = "dicerl.envs.toy:Catch-v0"
-    of_temperatures = {f"{kind}/dice-0/inv_temperature" for kind in ("values", "visits", "bandits", "votes")}
-    assert of_temperatures | {f"return/{env}", f"evaluation/{env}", "entropy", "favoured", "loss_value", "loss_q", "loss_policy", "gradient_norm",
-                   "policy_lag", "ratio", "clipped", "throughput", "stages"} <= set(cards)
-    assert not any("/baseline-" in id_ for id_ in cards)  # its temperature is fixed: there is no map to show
-    assert any("Learner waits" in note for s in content["sections"] for note in s["missing"])  # serial: nothing measured it
+    of_temperatures = {
+        f"{kind}/dice-0/inv_temperature" for kind in ("values", "visits", "bandits", "votes")
+    }
+    assert of_temperatures | {
+        f"return/{env}",
+        f"evaluation/{env}",
+        "entropy",
+        "favoured",
+        "loss_value",
+        "loss_q",
+        "loss_policy",
+        "gradient_norm",
+        "policy_lag",
+        "ratio",
+        "clipped",
+        "throughput",
+        "stages",
+    } <= set(cards)
+    # its temperature is fixed: there is no map to show
+    assert not any("/baseline-" in id_ for id_ in cards)
+    # serial: nothing measured it
+    assert any("Learner waits" in note for s in content["sections"] for note in s["missing"])
     json.dumps(content, allow_nan=False)
 
 
 def test_mean_and_shade_over_seeds(tmp_path):
-    """Two seeds at 10 and 20: the mean is 15, the shade reaches from 10 to 20; a seed that ended early counts while it lasted."""
+    """Two seeds at 10 and 20: the mean is 15, the shade reaches from 10 to 20; a seed that ended
+    early counts while it lasted.
+    """
     for seed, (value, length) in enumerate(((10.0, 1000), (20.0, 2000))):
         run = make_run(tmp_path / f"s{seed}", seed=seed)
         append(run, *(line("episode", f, **{"return": value}) for f in range(0, length + 1, 2)))
-    group, = groups([opened(tmp_path / "s0"), opened(tmp_path / "s1")])
+    (group,) = groups([opened(tmp_path / "s0"), opened(tmp_path / "s1")])
     shade, mean = figures.training_return([group])["data"]
     x, y = np.array(mean["x"]), np.array(mean["y"])
     assert "2 seeds" in mean["name"]
@@ -270,15 +358,27 @@ def test_mean_and_shade_over_seeds(tmp_path):
 def test_evaluations_of_seeds_meet_although_their_frames_differ_a_little(tmp_path):
     for seed, (shift, score) in enumerate(((0, 1.0), (7, 3.0))):
         run = make_run(tmp_path / f"s{seed}", seed=seed)
-        append(run, *(line("evaluation", 1000 * i + shift, mean_return=score, greedy_mean_return=score) for i in range(1, 5)))
-    shade, mean, greedy = figures.evaluation(groups([opened(tmp_path / "s0"), opened(tmp_path / "s1")]))["data"]
+        append(
+            run,
+            *(
+                line("evaluation", 1000 * i + shift, mean_return=score, greedy_mean_return=score)
+                for i in range(1, 5)
+            ),
+        )
+    shade, mean, greedy = figures.evaluation(
+        groups([opened(tmp_path / "s0"), opened(tmp_path / "s1")])
+    )["data"]
     assert mean["y"] == greedy["y"] == [2.0] * 4
     assert shade["y"] == [3.0] * 4 + [1.0] * 4
 
 
 def test_a_variant_keeps_its_colour_and_other_settings_get_another_line(tmp_path):
-    made = [make_run(tmp_path / "a", variant="dice"), make_run(tmp_path / "b", variant="baseline"),
-            make_run(tmp_path / "c", variant="dice", **{"optimizer.learning_rate": 0.5}), make_run(tmp_path / "d", variant="dice", seed=7)]
+    made = [
+        make_run(tmp_path / "a", variant="dice"),
+        make_run(tmp_path / "b", variant="baseline"),
+        make_run(tmp_path / "c", variant="dice", **{"optimizer.learning_rate": 0.5}),
+        make_run(tmp_path / "d", variant="dice", seed=7),
+    ]
     for run in made:
         append(run, line("episode", 1), line("train", 1, entropy=1.0))
     found = {g.label: g for g in groups([opened(r) for r in made])}
@@ -300,11 +400,22 @@ def _figures(runs):
 
 
 def test_temperature_map(tmp_path):
-    """Each column is a train line, each row a tile; tiles nobody visited are blank; chosen temperatures stand where their tile is."""
+    """Each column is a train line, each row a tile; tiles nobody visited are blank; chosen
+    temperatures stand where their tile is.
+    """
     directory = make_run(tmp_path / "run")
     for i in range(1, 4):
-        append(directory, line("train", 100 * i, favoured_inv_temperature=9.0, tile_values=[0.0, 1.0 * i, 2.0 * i], tile_visits=[0, 60 * i, 20 * i]),
-               line("episode", 100 * i, **{"return": 1.0, "inv_temperature": 9.0}))
+        append(
+            directory,
+            line(
+                "train",
+                100 * i,
+                favoured_inv_temperature=9.0,
+                tile_values=[0.0, 1.0 * i, 2.0 * i],
+                tile_visits=[0, 60 * i, 20 * i],
+            ),
+            line("episode", 100 * i, **{"return": 1.0, "inv_temperature": 9.0}),
+        )
     run = opened(directory)
     heat, chosen, favoured = maps.value_map(run, "inv_temperature")["data"]
     assert heat["x"] == [100.0, 200.0, 300.0]
@@ -313,7 +424,11 @@ def test_temperature_map(tmp_path):
     assert np.allclose(heat["y"], [top / 6, top / 2, 5 * top / 6], atol=1e-4)
     assert np.allclose(chosen["y"], np.log(10), atol=1e-4)
     assert np.allclose(favoured["y"], np.log(10), atol=1e-4)
-    assert maps.visits_map(run, "inv_temperature")["data"][0]["z"] == [[0.0] * 3, [75.0] * 3, [25.0] * 3]
+    assert maps.visits_map(run, "inv_temperature")["data"][0]["z"] == [
+        [0.0] * 3,
+        [75.0] * 3,
+        [25.0] * 3,
+    ]
 
 
 def test_visits_look_back_at_the_latest_episodes(tmp_path):
@@ -321,34 +436,69 @@ def test_visits_look_back_at_the_latest_episodes(tmp_path):
     for i, visits in enumerate(([40, 0], [50, 0], [50, 49], [50, 51], [50, 80])):
         append(directory, line("train", i, tile_values=[1.0, 1.0], tile_visits=visits))
     first, second = maps.visits_map(opened(directory), "inv_temperature")["data"][0]["z"]
-    assert first == pytest.approx([100, 100, 100 * 10 / 59, 0, 0], abs=0.01)  # 59 episodes since the first column, 51 and 80 since the second
+    # 59 episodes since the first column, 51 and 80 since the second
+    assert first == pytest.approx([100, 100, 100 * 10 / 59, 0, 0], abs=0.01)
     assert second == pytest.approx([0, 0, 100 * 49 / 59, 100, 100], abs=0.01)
 
 
 def test_time_by_stage(tmp_path):
-    """Means of the second half; a stage that takes a quarter of the time at 100 frames/s could do 400."""
+    """Means of the second half; a stage that takes a quarter of the time at 100 frames/s could do
+    400.
+    """
     directory = make_run(tmp_path / "run")
-    append(directory, line("train", 10, actor_inference=1.0, frames_per_s=1.0),
-           *(line("train", f, actor_inference=0.25, learner_training=0.5, learner_starved=0.0, frames_per_s=100.0) for f in (60, 100)))
+    append(
+        directory,
+        line("train", 10, actor_inference=1.0, frames_per_s=1.0),
+        *(
+            line(
+                "train",
+                f,
+                actor_inference=0.25,
+                learner_training=0.5,
+                learner_starved=0.0,
+                frames_per_s=100.0,
+            )
+            for f in (60, 100)
+        ),
+    )
     bars = {trace["name"]: trace for trace in figures.stages(groups([opened(directory)]))["data"]}
     assert set(bars) == {"inference", "training", "starved"}
-    assert (bars["inference"]["x"], bars["inference"]["customdata"], bars["inference"]["y"]) == ([0.25], [400.0], ["dice, actor"])
+    assert (bars["inference"]["x"], bars["inference"]["customdata"], bars["inference"]["y"]) == (
+        [0.25],
+        [400.0],
+        ["dice, actor"],
+    )
     assert (bars["training"]["x"], bars["training"]["y"]) == ([0.5], ["dice, learner"])
 
 
 def test_families_with_other_parameters(tmp_path):
     """mixture votes over three numbers, epsilon over one whose axis runs the other way."""
     mixture = make_run(tmp_path / "mixture", **{"behaviour.family": "mixture"})
-    append(mixture, line("train", 5, tile_values_inv_temperature_low=[1.0, 2.0], tile_visits_inv_temperature_low=[1, 0],
-                         tile_values_weight_low=[3.0, 4.0], tile_visits_weight_low=[1, 1], favoured_weight_low=0.25),
-           line("episode", 5, inv_temperature_low=0.0, inv_temperature_high=50.0, weight_low=0.75))
+    append(
+        mixture,
+        line(
+            "train",
+            5,
+            tile_values_inv_temperature_low=[1.0, 2.0],
+            tile_visits_inv_temperature_low=[1, 0],
+            tile_values_weight_low=[3.0, 4.0],
+            tile_visits_weight_low=[1, 1],
+            favoured_weight_low=0.25,
+        ),
+        line("episode", 5, inv_temperature_low=0.0, inv_temperature_high=50.0, weight_low=0.75),
+    )
     found = _figures([opened(mixture)])
     assert found["values/mixture/inv_temperature_low"]["data"][0]["z"] == [[1.0], [None]]
     heat, chosen, favoured = found["values/mixture/weight_low"]["data"]
     assert (heat["y"], chosen["y"], favoured["y"]) == ([0.25, 0.75], [0.75], [0.25])
     assert "values/mixture/inv_temperature_high" not in found  # no data
     epsilon = make_run(tmp_path / "epsilon", **{"behaviour.family": "epsilon"})
-    append(epsilon, line("train", 5, tile_values=[1.0], tile_visits=[1]), line("episode", 5, epsilon=0.1), line("episode", 6, epsilon=0.0))
+    append(
+        epsilon,
+        line("train", 5, tile_values=[1.0], tile_visits=[1]),
+        line("episode", 5, epsilon=0.1),
+        line("episode", 6, epsilon=0.0),
+    )
     chosen = _figures([opened(epsilon)])["values/epsilon/epsilon"]["data"][1]
     assert chosen["y"][0] == pytest.approx(-np.log(0.1), abs=1e-4)
     assert chosen["y"][1] > np.log(51.0)  # eps = 0 lies off the axis
@@ -360,13 +510,18 @@ def test_each_bandit_of_the_newest_checkpoint(trained):
     vote = run.votes()["inv_temperature"]
     drawn = maps.bandit_votes(run, "inv_temperature", vote)["data"][0]
     assert len(drawn["z"]) == len(saved) == 7
-    assert all(f"{b['mode']}, ±{b['width']}, {b['learning_rate']:g}" in name for b, name in zip(saved, drawn["y"], strict=True))
+    assert all(
+        f"{b['mode']}, ±{b['width']}, {b['learning_rate']:g}" in name
+        for b, name in zip(saved, drawn["y"], strict=True)
+    )
     lines = maps.bandit_values(run, "inv_temperature", vote)["data"]
     assert np.allclose(lines[-1]["y"], np.mean([t["y"] for t in lines[:-1]], 0), atol=1e-4)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(runs):
-    newest, before = sorted((runs / "dice-0" / "checkpoints").iterdir(), key=lambda p: -int(p.name))[:2]
+    newest, before = sorted(
+        (runs / "dice-0" / "checkpoints").iterdir(), key=lambda p: -int(p.name)
+    )[:2]
     expected = json.loads((before / "state.json").read_text())["updates"]
     (newest / "state.json").write_text("{")
     assert RunData(runs / "dice-0").checkpoint()["updates"] == expected
@@ -374,7 +529,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(runs):
 
 def test_hns_bars_against_the_papers_systems(tmp_path):
     directory = make_run(tmp_path / "run", **{"env.id": "ALE/Pong-v5"})
-    append(directory, line("evaluation", 10, mean_return=-20.0), line("evaluation", 20, mean_return=9.0, stderr=1.0))
+    append(
+        directory,
+        line("evaluation", 10, mean_return=-20.0),
+        line("evaluation", 20, mean_return=9.0, stderr=1.0),
+    )
     bars = _figures([opened(directory)])["hns/ALE/Pong-v5"]["data"][0]
     assert len(bars["x"]) == len(SYSTEMS) + 1
     assert sorted(bars["x"]) == bars["x"]
@@ -440,13 +599,19 @@ def test_report_command(runs, capsys, monkeypatch):
     assert "4 runs of" in Path("report.html").read_text()
 
 
-@pytest.mark.parametrize(("args", "fragment"), [
-    (["report"], "RUN"), (["report", "nowhere"], "nowhere is no run directory"), (["report", "."], ". holds no run (no config.json)"),
-    (["report", "runs/dice-0", "-o", "runs"], "output runs is a directory"),
-    (["report", "runs/dice-0", "-o", "no/such/dir.html"], "no/such/dir.html"),
-    (["dashboard", "runs/dice-0/config.json"], "is a file"), (["dashboard", "--port", "70000"], "port is 70000"),
-    (["dashboard", "--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
-])
+@pytest.mark.parametrize(
+    ("args", "fragment"),
+    [
+        (["report"], "RUN"),
+        (["report", "nowhere"], "nowhere is no run directory"),
+        (["report", "."], ". holds no run (no config.json)"),
+        (["report", "runs/dice-0", "-o", "runs"], "output runs is a directory"),
+        (["report", "runs/dice-0", "-o", "no/such/dir.html"], "no/such/dir.html"),
+        (["dashboard", "runs/dice-0/config.json"], "is a file"),
+        (["dashboard", "--port", "70000"], "port is 70000"),
+        (["dashboard", "--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
+    ],
+)
 def test_mistakes_are_one_line(runs, capsys, monkeypatch, args, fragment):
     (runs / "empty").mkdir()
     monkeypatch.chdir(runs / "empty" if args == ["report", "."] else runs.parent)
@@ -459,9 +624,12 @@ def test_mistakes_are_one_line(runs, capsys, monkeypatch, args, fragment):
 
 def test_pages_load_no_torch(trained, tmp_path):
     """A dashboard beside a training run must be light."""
-    script = ("import sys; from pathlib import Path; from dicerl.report.report import write_report; from dicerl.report.dashboard import Board;"
-              f"write_report([Path({str(trained / 'dice-0')!r})], Path({str(tmp_path / 'r.html')!r}));"
-              f"Board(Path({str(trained)!r})).state(None, ''); sys.exit('torch' in sys.modules)")
+    script = (
+        "import sys; from pathlib import Path; from dicerl.report.report import write_report; from"
+        f" dicerl.report.dashboard import Board;write_report([Path({str(trained / 'dice-0')!r})],"
+        f" Path({str(tmp_path / 'r.html')!r}));Board(Path({str(trained)!r})).state(None, '');"
+        " sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
@@ -491,7 +659,11 @@ def ask(server, path, **headers):
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
-    return answer.status, dict(answer.getheaders()), gzip.decompress(body) if answer.getheader("Content-Encoding") == "gzip" else body
+    return (
+        answer.status,
+        dict(answer.getheaders()),
+        gzip.decompress(body) if answer.getheader("Content-Encoding") == "gzip" else body,
+    )
 
 
 def state(server, query="default=1"):
@@ -510,7 +682,9 @@ def test_server_lists_and_compares(runs, serve):
     assert "sections" not in state(server, f"run=dice-0&have={one['version']}")
     append(runs / "dice-0", line("train", 10_000, entropy=0.25))
     fresh = state(server, f"run=dice-0&have={one['version']}")
-    entropy = next(c for s in fresh["sections"] for c in s["cards"] if c["id"] == "entropy")["figure"]["data"][0]
+    entropy = next(c for s in fresh["sections"] for c in s["cards"] if c["id"] == "entropy")[
+        "figure"
+    ]["data"][0]
     assert (entropy["x"][-1], entropy["y"][-1]) == (10_000, 0.25)
     assert state(server, "")["picked"] == []
 
@@ -544,7 +718,15 @@ def test_other_addresses_need_the_token(runs, serve):
     server = serve(runs, "0.0.0.0")
     assert len(server.token) >= 32
     assert server.address().endswith(f"/?token={server.token}")
-    for path in ("/", "/api/state?default=1", "/page.js", "/video?run=dice-0", "/?token=", "/?token=wrong", "/nothing"):
+    for path in (
+        "/",
+        "/api/state?default=1",
+        "/page.js",
+        "/video?run=dice-0",
+        "/?token=",
+        "/?token=wrong",
+        "/nothing",
+    ):
         assert ask(server, path)[0] == 403, path
     assert ask(server, "/", Cookie=f"{server.cookie}=wrong")[0] == 403
     status, headers, _ = ask(server, f"/?token={server.token}")
@@ -562,7 +744,12 @@ def test_loopback_names():
 
 def test_pages_and_headers(runs, serve):
     server = serve(runs)
-    for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css"), ("/plotly.js", "text/javascript")):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/page.css", "text/css"),
+        ("/plotly.js", "text/javascript"),
+    ):
         status, headers, body = ask(server, path)
         assert (status, headers["Content-Type"].split(";")[0]) == (200, kind)
         assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -577,7 +764,11 @@ def test_videos_can_be_sought(runs, serve):
     server = serve(runs)
     video = state(server, "run=dice-0")["runs"][0]["video"]
     status, headers, body = ask(server, "/" + video["src"], Range="bytes=10-19")
-    assert (status, body, headers["Content-Range"]) == (206, bytes(range(10, 20)), "bytes 10-19/100")
+    assert (status, body, headers["Content-Range"]) == (
+        206,
+        bytes(range(10, 20)),
+        "bytes 10-19/100",
+    )
     assert ask(server, "/" + video["src"])[2] == bytes(range(100))
     assert ask(server, "/" + video["src"], Range="bytes=90-")[2] == bytes(range(90, 100))
 
@@ -592,8 +783,15 @@ def test_a_port_in_use_is_said(runs, serve, capsys):
 
 def test_dashboard_command_serves_and_ends_with_ctrl_c(runs):
     # A test run in the background of a shell ignores Ctrl-C, and so would the child.
-    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from dicerl.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = subprocess.Popen([sys.executable, "-c", script, "dashboard", str(runs), "--port", "0"], stderr=subprocess.PIPE, text=True)
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from"
+        " dicerl.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-c", script, "dashboard", str(runs), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         said = command.stderr.readline()
         with urllib.request.urlopen(re.search(r"http://\S+", said)[0], timeout=60) as answer:

@@ -1,4 +1,6 @@
-"""The tables of 57 games: the paper's numbers, its misprints, own runs, and every form of output."""
+"""The tables of 57 games: the paper's numbers, its misprints, own runs, and every form of
+output.
+"""
 
 import csv
 import io
@@ -21,16 +23,24 @@ from dicerl.scores.table import build
 
 # The paper's summary numbers, from its tables: HNS mean, HNS median, SABER mean, SABER median.
 PRINTED = {
-    "dice": (6456.63, 477.17, 50.11, 13.90), "baseline": (1929.95, 195.54, 35.91, 8.73), "rainbow": (873.97, 230.99, 28.39, 4.92),
-    "impala": (957.34, 191.82, 29.45, 4.31), "laser": (1741.36, 454.91, 36.78, 8.08), "r2d2": (3374.31, 1342.27, 60.43, 33.62),
-    "ngu": (3169.90, 1208.11, 50.47, 21.19), "agent57": (4763.69, 1933.49, 76.26, 43.62),
+    "dice": (6456.63, 477.17, 50.11, 13.90),
+    "baseline": (1929.95, 195.54, 35.91, 8.73),
+    "rainbow": (873.97, 230.99, 28.39, 4.92),
+    "impala": (957.34, 191.82, 29.45, 4.31),
+    "laser": (1741.36, 454.91, 36.78, 8.08),
+    "r2d2": (3374.31, 1342.27, 60.43, 33.62),
+    "ngu": (3169.90, 1208.11, 50.47, 21.19),
+    "agent57": (4763.69, 1933.49, 76.26, 43.62),
 }
 SUMMARY = ("hns_mean", "hns_median", "saber_mean", "saber_median")
 # (game, system, cell): (printed, right)
 MISPRINTS = {
-    ("crazy_climber", "", "human"): (36829.4, 35829.4), ("jamesbond", "rainbow", "hns"): (72.24, 7224.25),
-    ("phoenix", "r2d2", "hns"): (125.11, 12511.15), ("gravitar", "ngu", "hns"): ("441/32", 441.32),
-    ("alien", "laser", "score"): (976.51, 35565.9), ("alien", "baseline", "score"): (13729.0, 13720.0),
+    ("crazy_climber", "", "human"): (36829.4, 35829.4),
+    ("jamesbond", "rainbow", "hns"): (72.24, 7224.25),
+    ("phoenix", "r2d2", "hns"): (125.11, 12511.15),
+    ("gravitar", "ngu", "hns"): ("441/32", 441.32),
+    ("alien", "laser", "score"): (976.51, 35565.9),
+    ("alien", "baseline", "score"): (13729.0, 13720.0),
 }
 
 
@@ -42,9 +52,14 @@ def answer(call, *args):
 
 def make_run(directory, game="pong", variant="dice", seed=0, returns=(1.0,), **changes):
     """A run on disk with evaluations, as training leaves it."""
-    config = preset("debug", variant).replace(**{"env.id": game, "seed": seed, "run_dir": str(directory)}, **changes)
+    config = preset("debug", variant).replace(
+        **{"env.id": game, "seed": seed, "run_dir": str(directory)}, **changes
+    )
     Run.create(config).unlock()
-    lines = [json.dumps({"kind": "evaluation", "frames": 1000 * i, "mean_return": r}) for i, r in enumerate(returns)]
+    lines = [
+        json.dumps({"kind": "evaluation", "frames": 1000 * i, "mean_return": r})
+        for i, r in enumerate(returns)
+    ]
     (Path(directory) / "evaluations.jsonl").write_text("".join(line + "\n" for line in lines))
 
 
@@ -81,7 +96,9 @@ def test_every_cell_follows_from_the_scores(call):
             gain = float(row[system]) - low
             assert game[system]["score"] == float(row[system])
             assert game[system]["hns"] == pytest.approx(100 * gain / (float(row["human"]) - low))
-            assert game[system]["saber"] == pytest.approx(min(200, 100 * gain / (float(row["human_world_record"]) - low)))
+            assert game[system]["saber"] == pytest.approx(
+                min(200, 100 * gain / (float(row["human_world_record"]) - low))
+            )
 
 
 def test_cells_by_hand():
@@ -96,7 +113,9 @@ def test_cells_by_hand():
 def test_normalised_scores(game, share):
     """0 is random play and 1 the human or the record; SABER is cut at twice the record."""
     row = reference_scores()[game]
-    assert hns(game, row["random"] + share * (row["human"] - row["random"])) == pytest.approx(100 * share, abs=1e-6)
+    assert hns(game, row["random"] + share * (row["human"] - row["random"])) == pytest.approx(
+        100 * share, abs=1e-6
+    )
     top = row["random"] + share * (row["human_world_record"] - row["random"])
     assert saber(game, top) == pytest.approx(min(200, 100 * share), abs=1e-6)
 
@@ -172,7 +191,11 @@ def test_own_runs_are_columns(call, tmp_path):
     make_run(tmp_path / "d", variant="baseline", returns=(14.6,))
     data = answer(call, "a", "b", "c", "d")
     assert data["games"]["pong"]["own dice"] == {
-        "score": 19.0, "hns": pytest.approx(hns("pong", 19)), "saber": pytest.approx(saber("pong", 19)), "runs": 2}
+        "score": 19.0,
+        "hns": pytest.approx(hns("pong", 19)),
+        "saber": pytest.approx(saber("pong", 19)),
+        "runs": 2,
+    }
     assert data["systems"]["own dice"]["hns_mean"] == pytest.approx((hns("pong", 19) + 100) / 2)
     assert data["systems"]["own dice"]["games"] == 2
     assert data["systems"]["own baseline"]["hns_mean"] == pytest.approx(100)
@@ -184,7 +207,9 @@ def test_a_directory_of_runs_and_one_named_twice(tmp_path):
     make_run(tmp_path / "suite" / "runs" / "a", returns=(1,))
     make_run(tmp_path / "suite" / "b", seed=1, returns=(2,))
     own, notes = own_scores([tmp_path / "suite", tmp_path / "suite" / "b"])
-    assert {game: sorted(scores) for game, scores in own["own dice"].items()} == {"pong": [1.0, 2.0]}
+    assert {game: sorted(scores) for game, scores in own["own dice"].items()} == {
+        "pong": [1.0, 2.0]
+    }
     assert notes == []
 
 
@@ -208,11 +233,20 @@ def test_a_damaged_line_is_passed_over(tmp_path):
     assert own_scores([tmp_path / "run"])[0] == {"own dice": {"pong": [7.0]}}
 
 
-@pytest.mark.parametrize(("args", "fragments"), [
-    (["nowhere"], ["nowhere holds no run"]), (["--games", "pnog"], ["'pnog'", "did you mean pong?"]), (["young"], ["young", "no evaluation yet"]),
-    (["broken"], ["broken/config.json is damaged"]), (["--as-printed", "--games", "pong"], ["as-printed", "57"]),
-    (["--metric", "elo"], ["--metric", "elo"]), (["--json", "--csv"], ["--csv"]), (["--jsn"], ["--jsn", "did you mean --json?"]),
-], ids=lambda x: "-".join(x) if isinstance(x, list) else "")
+@pytest.mark.parametrize(
+    ("args", "fragments"),
+    [
+        (["nowhere"], ["nowhere holds no run"]),
+        (["--games", "pnog"], ["'pnog'", "did you mean pong?"]),
+        (["young"], ["young", "no evaluation yet"]),
+        (["broken"], ["broken/config.json is damaged"]),
+        (["--as-printed", "--games", "pong"], ["as-printed", "57"]),
+        (["--metric", "elo"], ["--metric", "elo"]),
+        (["--json", "--csv"], ["--csv"]),
+        (["--jsn"], ["--jsn", "did you mean --json?"]),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, list) else "",
+)
 def test_mistakes(call, tmp_path, args, fragments):
     make_run(tmp_path / "young", returns=())
     (tmp_path / "broken").mkdir()
@@ -255,7 +289,8 @@ def test_markdown(call, tmp_path):
     code, out, _ = call("scores", "run", "--markdown")
     assert code == 0
     tables = [block.splitlines() for block in out.split("\n\n") if block.startswith("|")]
-    assert [len(table) - 2 for table in tables] == [57, 59, 59, 9]  # score, HNS, SABER with mean and median, the systems
+    # score, HNS, SABER with mean and median, the systems
+    assert [len(table) - 2 for table in tables] == [57, 59, 59, 9]
     for table in tables:
         assert len({line.count("|") for line in table}) == 1
     row = next(line for line in tables[1] if line.startswith("| pong |"))

@@ -1,4 +1,6 @@
-"""The serial runtime: bit for bit the same from a seed, from a checkpoint, and after a kill at any moment."""
+"""The serial runtime: bit for bit the same from a seed, from a checkpoint, and after a kill at any
+moment.
+"""
 
 import json
 import os
@@ -23,17 +25,38 @@ from dicerl.metrics import read_lines
 from dicerl.presets import preset
 from dicerl.run import Run
 
-pytestmark = pytest.mark.timeout(900)  # seconds of CPU time, but whole runs: on a crowded machine they take their time
+# seconds of CPU time, but whole runs: on a crowded machine they take their time
+pytestmark = pytest.mark.timeout(900)
 
 # 3,600 steps in 8 or 9 checkpoints, 225 updates and more.
 OPTIONS = {
-    "seed": 3, "frames": 3600, "tensorboard": False, "log_every": 3, "runtime.kind": "serial", "runtime.num_envs": 8,
-    "runtime.push_every": 5, "runtime.pull_every": 3, "sequence.batch": 5, "sequence.length": 6, "sequence.burn_in": 3,
-    "optimizer.learning_rate": 3e-3, "evaluation.every": 1200, "evaluation.max_steps": 40, "checkpoint.every": 400, "checkpoint.keep": 100,
+    "seed": 3,
+    "frames": 3600,
+    "tensorboard": False,
+    "log_every": 3,
+    "runtime.kind": "serial",
+    "runtime.num_envs": 8,
+    "runtime.push_every": 5,
+    "runtime.pull_every": 3,
+    "sequence.batch": 5,
+    "sequence.length": 6,
+    "sequence.burn_in": 3,
+    "optimizer.learning_rate": 3e-3,
+    "evaluation.every": 1200,
+    "evaluation.max_steps": 40,
+    "checkpoint.every": 400,
+    "checkpoint.keep": 100,
 }
-TIMES = ("time", "elapsed", "frames_per_s", "sequence_age", *(f"learner_{n}" for n in ("training", "copying", "pushing")),
-         *(f"actor_{n}" for n in ("environment", "inference", "copying")))  # differ from run to run
-BOOKS = ("reuse_served", "policy_lag", "policy_lag_max")  # sums over many updates; they have a test of their own
+TIMES = (
+    "time",
+    "elapsed",
+    "frames_per_s",
+    "sequence_age",
+    *(f"learner_{n}" for n in ("training", "copying", "pushing")),
+    *(f"actor_{n}" for n in ("environment", "inference", "copying")),
+)  # differ from run to run
+# sums over many updates; they have a test of their own
+BOOKS = ("reuse_served", "policy_lag", "policy_lag_max")
 
 
 def config(env="CartPole-v1", **changes):
@@ -42,8 +65,22 @@ def config(env="CartPole-v1", **changes):
 
 def options(directory):
     """The same on the command line."""
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items() if name != "runtime.kind"]
-    return ["train", "CartPole-v1", "--preset", "debug", "--runtime", "serial", *given, f"--run-dir={directory}", "--quiet"]
+    given = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in OPTIONS.items()
+        if name != "runtime.kind"
+    ]
+    return [
+        "train",
+        "CartPole-v1",
+        "--preset",
+        "debug",
+        "--runtime",
+        "serial",
+        *given,
+        f"--run-dir={directory}",
+        "--quiet",
+    ]
 
 
 def final_model(directory):
@@ -52,11 +89,17 @@ def final_model(directory):
 
 def lines(directory, kind, without=(*TIMES, *BOOKS)):
     every = read_lines(Path(directory) / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if k not in without} for line in every if line["kind"] == kind]
+    return [
+        {k: v for k, v in line.items() if k not in without}
+        for line in every
+        if line["kind"] == kind
+    ]
 
 
 def rewind(directory, copy, index):
-    """The run as a kill leaves it when ``index`` is its newest checkpoint: what was written later is there, but not in a checkpoint."""
+    """The run as a kill leaves it when ``index`` is its newest checkpoint: what was written later
+    is there, but not in a checkpoint.
+    """
     shutil.copytree(directory, copy)
     for path in checkpoints_of(copy)[index + 1 :]:
         shutil.rmtree(path)
@@ -69,9 +112,14 @@ def assert_same_run(a, b):
     for kind in ("train", "episode", "evaluation"):
         assert lines(a, kind) == lines(b, kind), kind
     for path in checkpoints_of(a):
-        assert (path / "model.safetensors").read_bytes() == (b / "checkpoints" / path.name / "model.safetensors").read_bytes(), path
+        assert (path / "model.safetensors").read_bytes() == (
+            b / "checkpoints" / path.name / "model.safetensors"
+        ).read_bytes(), path
     for name in ("model", "optimizer"):
-        one, two = (safetensors.torch.load_file(checkpoints_of(d)[-1] / f"{name}.safetensors") for d in (a, b))
+        one, two = (
+            safetensors.torch.load_file(checkpoints_of(d)[-1] / f"{name}.safetensors")
+            for d in (a, b)
+        )
         assert one.keys() == two.keys()
         assert all(torch.equal(one[k], two[k]) for k in one)
 
@@ -89,25 +137,31 @@ def twin(tmp_path_factory):
     """The same run from Python, with what the learner was given."""
     folder = tmp_path_factory.mktemp("twin")
     (folder / "batches").mkdir()
-    run = train(config(run_dir=str(folder / "run")), quiet=True, on_batch=probe.Recorder(folder / "batches"))
+    run = train(
+        config(run_dir=str(folder / "run")), quiet=True, on_batch=probe.Recorder(folder / "batches")
+    )
     return run.directory, probe.load_batches(folder / "batches")
 
 
 @pytest.fixture(scope="module")
 def resumed(whole, tmp_path_factory):
-    """The run taken up again from an early checkpoint: (directory, update of that checkpoint, what the learner was given after it)."""
+    """The run taken up again from an early checkpoint: (directory, update of that checkpoint, what
+    the learner was given after it).
+    """
     folder = tmp_path_factory.mktemp("resumed")
     (folder / "batches").mkdir()
     updates = rewind(whole, folder / "run", 1)
     # Else a resumed run could do without what the checkpoint holds.
-    assert json.loads((folder / f"run/checkpoints/{updates}/state.json").read_text())["serial"]["uses"]
+    assert json.loads((folder / f"run/checkpoints/{updates}/state.json").read_text())["serial"][
+        "uses"
+    ]
     assert updates % OPTIONS["runtime.push_every"]
     assert (updates - 1) % OPTIONS["log_every"]
     resume(folder / "run", quiet=True, on_batch=probe.Recorder(folder / "batches"))
     return folder / "run", updates, probe.load_batches(folder / "batches")
 
 
-# --- from a seed --------------------------------------------------------------------------------------------------------------------
+# --- from a seed ----------------------------------------------------------------------------------
 
 
 def test_the_run_is_long_enough_to_tell(whole):
@@ -115,7 +169,9 @@ def test_the_run_is_long_enough_to_tell(whole):
     assert len(checkpoints_of(whole)) >= 6
     assert len(lines(whole, "episode")) > 50
     assert len(lines(whole, "evaluation")) >= 3
-    assert len({p.read_bytes() for p in whole.glob("checkpoints/*/model.safetensors")}) == len(checkpoints_of(whole))
+    assert len({p.read_bytes() for p in whole.glob("checkpoints/*/model.safetensors")}) == len(
+        checkpoints_of(whole)
+    )
 
 
 def test_the_same_seed_gives_the_same_run(whole, twin):
@@ -124,21 +180,37 @@ def test_the_same_seed_gives_the_same_run(whole, twin):
 
 def test_the_same_seed_gives_the_same_run_without_lstm(tmp_path):
     """Catch, feed-forward, 200 updates."""
-    changes = {"network.lstm": 0, "sequence.burn_in": 0, "frames": 3600, "evaluation.every": 0, "checkpoint.every": 0}
-    runs = [train(config("dicerl.envs.toy:Catch-v0", run_dir=str(tmp_path / name), **changes), quiet=True) for name in "ab"]
+    changes = {
+        "network.lstm": 0,
+        "sequence.burn_in": 0,
+        "frames": 3600,
+        "evaluation.every": 0,
+        "checkpoint.every": 0,
+    }
+    runs = [
+        train(
+            config("dicerl.envs.toy:Catch-v0", run_dir=str(tmp_path / name), **changes), quiet=True
+        )
+        for name in "ab"
+    ]
     assert runs[0].summary["updates"] >= 200
     assert_same_run(*(run.directory for run in runs))
 
 
 def test_another_seed_gives_another_run(whole, tmp_path):
-    other = train(config(run_dir=str(tmp_path / "other"), seed=4, frames=420, **{"evaluation.every": 0}), quiet=True)
+    other = train(
+        config(run_dir=str(tmp_path / "other"), seed=4, frames=420, **{"evaluation.every": 0}),
+        quiet=True,
+    )
     first = checkpoints_of(whole)[0]
-    assert (first / "model.safetensors").read_bytes() != (checkpoints_of(other.directory)[0] / "model.safetensors").read_bytes()
+    assert (first / "model.safetensors").read_bytes() != (
+        checkpoints_of(other.directory)[0] / "model.safetensors"
+    ).read_bytes()
     returns = [[e["return"] for e in lines(d, "episode")[:10]] for d in (whole, other.directory)]
     assert returns[0] != returns[1]
 
 
-# --- from a checkpoint --------------------------------------------------------------------------------------------------------------
+# --- from a checkpoint ----------------------------------------------------------------------------
 
 
 def test_a_resumed_run_is_the_run_that_was_never_stopped(whole, resumed):
@@ -152,20 +224,28 @@ def test_a_resumed_run_trains_the_same_batches(twin, resumed):
     assert len(batches) > 50
     for here, there in zip(batches, expected, strict=True):
         for name in here.keys() - {"created", "stream"}:
-            np.testing.assert_array_equal(here[name], there[name], err_msg=f"{name} at update {here['updates']}")
+            np.testing.assert_array_equal(
+                here[name], there[name], err_msg=f"{name} at update {here['updates']}"
+            )
 
 
 def test_a_resumed_run_names_its_streams_as_the_run_that_was_never_stopped(twin, resumed):
-    """Two streams must not have one name: (incarnation, environment, window) tells every window of a run apart."""
+    """Two streams must not have one name: (incarnation, environment, window) tells every window of
+    a run apart.
+    """
     _, first, batches = resumed
     for here, there in zip(batches, twin[1][first:], strict=True):
-        np.testing.assert_array_equal(here["stream"], there["stream"], err_msg=f"at update {here['updates']}")
+        np.testing.assert_array_equal(
+            here["stream"], there["stream"], err_msg=f"at update {here['updates']}"
+        )
 
 
 @pytest.mark.parametrize("name", BOOKS)
 def test_a_resumed_run_keeps_its_books(whole, resumed, name):
     """Numbers that sum over many updates go on where they were."""
-    for here, there in zip(lines(resumed[0], "train", TIMES), lines(whole, "train", TIMES), strict=True):
+    for here, there in zip(
+        lines(resumed[0], "train", TIMES), lines(whole, "train", TIMES), strict=True
+    ):
         assert here[name] == pytest.approx(there[name]), f"at update {here['updates']}"
 
 
@@ -176,10 +256,14 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     assert run.summary["complete"]
     assert lines(run.directory, "train") == lines(whole, "train")
     assert final_model(run.directory) == before
-    assert [p.name for p in checkpoints_of(run.directory)] == [p.name for p in checkpoints_of(whole)]
+    assert [p.name for p in checkpoints_of(run.directory)] == [
+        p.name for p in checkpoints_of(whole)
+    ]
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_and_ends_the_same(whole, tmp_path, capfd):
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_and_ends_the_same(
+    whole, tmp_path, capfd
+):
     copy = tmp_path / "run"
     shutil.copytree(whole, copy)
     shutil.rmtree(copy / "checkpoints")
@@ -191,29 +275,47 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_and_ends
     assert_same_run(whole, copy)
     assert lines(copy, "event") == lines(whole, "event")
     assert (copy / "metrics.discarded.jsonl").read_bytes() == dead + b"\n"
-    without_time = [[{k: v for k, v in e.items() if k != "time"} for e in read_lines(d / "evaluations.jsonl")] for d in (whole, copy)]
+    without_time = [
+        [{k: v for k, v in e.items() if k != "time"} for e in read_lines(d / "evaluations.jsonl")]
+        for d in (whole, copy)
+    ]
     assert without_time[0] == without_time[1]
     assert not list(copy.glob("checkpoints/tmp-*"))
 
 
-# --- after a kill -------------------------------------------------------------------------------------------------------------------
+# --- after a kill ---------------------------------------------------------------------------------
 
 
 def kill_after_a_checkpoint(arguments, directory, delay):
-    """Run ``dicerl ARGUMENTS`` in a process and SIGKILL it ``delay`` seconds after its next checkpoint."""
+    """Run ``dicerl ARGUMENTS`` in a process and SIGKILL it ``delay`` seconds after its next
+    checkpoint.
+    """
     known = len(checkpoints_of(directory))
     environment = {**os.environ, "PYTHONPATH": str(Path(dicerl.__file__).parents[1])}
-    command = [sys.executable, "-c", "import sys; from dicerl.cli import main; sys.exit(main())", *arguments]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from dicerl.cli import main; sys.exit(main())",
+        *arguments,
+    ]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
         try:
             end = time.monotonic() + 140
-            while len(checkpoints_of(directory)) == known and process.poll() is None and time.monotonic() < end:
+            while (
+                len(checkpoints_of(directory)) == known
+                and process.poll() is None
+                and time.monotonic() < end
+            ):
                 time.sleep(0.005)
             time.sleep(delay)
         finally:
             process.kill()
         said = process.stderr.read().decode()
-    assert process.returncode == -9, f"it should have been killed under way; exit code {process.returncode}: {said}"
+    assert process.returncode == -9, (
+        f"it should have been killed under way; exit code {process.returncode}: {said}"
+    )
     assert len(checkpoints_of(directory)) > known
 
 
@@ -241,11 +343,20 @@ def test_metrics_of_a_killed_run_never_jump_back_or_repeat(whole, killed):
         assert values == sorted(values), counter
     trained = [line["updates"] for line in every if line["kind"] == "train"]
     assert len(set(trained)) == len(trained)
-    assert [line["event"] for line in every if line["kind"] == "event"] == ["start", "resume", "resume"]
-    assert [e["return"] for e in lines(killed, "episode")] == [e["return"] for e in lines(whole, "episode")]
+    assert [line["event"] for line in every if line["kind"] == "event"] == [
+        "start",
+        "resume",
+        "resume",
+    ]
+    assert [e["return"] for e in lines(killed, "episode")] == [
+        e["return"] for e in lines(whole, "episode")
+    ]
     raw = (killed / "metrics.jsonl").read_text().splitlines()
     assert len(raw) == len(every)  # no half-written line was left
-    evaluations = [{k: v for k, v in e.items() if k != "time"} for e in read_lines(killed / "evaluations.jsonl")]
+    evaluations = [
+        {k: v for k, v in e.items() if k != "time"}
+        for e in read_lines(killed / "evaluations.jsonl")
+    ]
     assert evaluations == lines(whole, "evaluation")
 
 
@@ -256,38 +367,73 @@ def test_nothing_temporary_is_left(killed):
     run.unlock()
 
 
-# --- Atari --------------------------------------------------------------------------------------------------------------------------
+# --- Atari ----------------------------------------------------------------------------------------
 
 
 def test_atari_goes_on_from_a_checkpoint_exactly(tmp_path):
-    """A fresh emulator and one that has played give the same games from the same seed, random no-ops and sticky actions included."""
-    run = train(config("pong", run_dir=str(tmp_path / "run"), **{
-        "frames": 560, "checkpoint.every": 200, "evaluation.every": 0, "env.sticky_actions": 0.25, "env.image_size": 42,
-        "network.torso": "impala_shallow", "network.normalise": "statistics", "network.statistics_steps": 64, "network.lstm": 8,
-        "network.hidden": 16, "sequence.length": 4, "sequence.burn_in": 2, "sequence.batch": 2, "runtime.num_envs": 2,
-        "runtime.learner_threads": 1}), quiet=True)
+    """A fresh emulator and one that has played give the same games from the same seed, random
+    no-ops and sticky actions included.
+    """
+    run = train(
+        config(
+            "pong",
+            run_dir=str(tmp_path / "run"),
+            **{
+                "frames": 560,
+                "checkpoint.every": 200,
+                "evaluation.every": 0,
+                "env.sticky_actions": 0.25,
+                "env.image_size": 42,
+                "network.torso": "impala_shallow",
+                "network.normalise": "statistics",
+                "network.statistics_steps": 64,
+                "network.lstm": 8,
+                "network.hidden": 16,
+                "sequence.length": 4,
+                "sequence.burn_in": 2,
+                "sequence.batch": 2,
+                "runtime.num_envs": 2,
+                "runtime.learner_threads": 1,
+            },
+        ),
+        quiet=True,
+    )
     assert len(checkpoints_of(run.directory)) >= 3
     rewind(run.directory, tmp_path / "copy", 0)
     resume(tmp_path / "copy", quiet=True)
     assert_same_run(run.directory, tmp_path / "copy")
 
 
-# --- variants -----------------------------------------------------------------------------------------------------------------------
+# --- variants -------------------------------------------------------------------------------------
 
 VARIANTS = {
     "mixture": {"behaviour.family": "mixture", "bandit.scope": "actor"},
     "trainable, random scaling, auxiliary losses": {
-        "behaviour.source": "trainable", "loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1, "loss.scaling": "random"},
+        "behaviour.source": "trainable",
+        "loss.critic": "casa",
+        "loss.estimator": "drtrace",
+        "loss.auxiliary": 0.1,
+        "loss.scaling": "random",
+    },
     "replay": {"collector.replay": 0.4, "collector.replay_capacity": 13},
-    "conditioned, from the initial distribution": {"behaviour.family": "conditioned", "behaviour.source": "distribution"},
+    "conditioned, from the initial distribution": {
+        "behaviour.family": "conditioned",
+        "behaviour.source": "distribution",
+    },
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_goes_on_from_a_checkpoint_exactly(tmp_path, name):
     """Catch, 900 steps; from its second checkpoint the run does again what it did."""
-    run = train(config("dicerl.envs.toy:Catch-v0", run_dir=str(tmp_path / "run"), **{
-        "frames": 900, "checkpoint.every": 200, "evaluation.every": 400, **VARIANTS[name]}), quiet=True)
+    run = train(
+        config(
+            "dicerl.envs.toy:Catch-v0",
+            run_dir=str(tmp_path / "run"),
+            **{"frames": 900, "checkpoint.every": 200, "evaluation.every": 400, **VARIANTS[name]},
+        ),
+        quiet=True,
+    )
     assert len(checkpoints_of(run.directory)) >= 4
     updates = rewind(run.directory, tmp_path / "copy", 1)
     state = json.loads((tmp_path / f"copy/checkpoints/{updates}/state.json").read_text())

@@ -1,4 +1,6 @@
-"""IQM, mean, median, probability of improvement and their intervals, against scipy, plain loops and full enumeration."""
+"""IQM, mean, median, probability of improvement and their intervals, against scipy, plain loops and
+full enumeration.
+"""
 
 import itertools
 import statistics as plain
@@ -15,7 +17,8 @@ from dicerl.scores.statistics import interval, iqm, mean, median, probability_of
 stats = pytest.importorskip("scipy.stats")
 
 tables = st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(
-    lambda shape: arrays(float, shape, elements=st.floats(-1e6, 1e6).map(lambda x: round(x, 1))))
+    lambda shape: arrays(float, shape, elements=st.floats(-1e6, 1e6).map(lambda x: round(x, 1)))
+)
 
 
 @given(tables)
@@ -36,12 +39,21 @@ def test_probability_of_improvement_counts_pairs(runs_x, runs_y, tasks, data):
     few = st.integers(0, 3).map(float)
     x = data.draw(arrays(float, (runs_x, tasks), elements=few))
     y = data.draw(arrays(float, (runs_y, tasks), elements=few))
-    wins = [sum((a > b) + 0.5 * (a == b) for a in x[:, k] for b in y[:, k]) / (runs_x * runs_y) for k in range(tasks)]
+    wins = [
+        sum((a > b) + 0.5 * (a == b) for a in x[:, k] for b in y[:, k]) / (runs_x * runs_y)
+        for k in range(tasks)
+    ]
     assert probability_of_improvement(x, y) == pytest.approx(plain.fmean(wins))
     assert probability_of_improvement(x, y) + probability_of_improvement(y, x) == pytest.approx(1)
-    ranks = [stats.mannwhitneyu(x[:, k], y[:, k], alternative="greater", method="asymptotic").statistic / (runs_x * runs_y)
-             for k in range(tasks) if len(np.unique(np.concatenate([x[:, k], y[:, k]]))) > 1]
-    assert [w for k, w in enumerate(wins) if len(np.unique(np.concatenate([x[:, k], y[:, k]]))) > 1] == pytest.approx(ranks)
+    ranks = [
+        stats.mannwhitneyu(x[:, k], y[:, k], alternative="greater", method="asymptotic").statistic
+        / (runs_x * runs_y)
+        for k in range(tasks)
+        if len(np.unique(np.concatenate([x[:, k], y[:, k]]))) > 1
+    ]
+    assert [
+        w for k, w in enumerate(wins) if len(np.unique(np.concatenate([x[:, k], y[:, k]]))) > 1
+    ] == pytest.approx(ranks)
 
 
 def test_by_hand():
@@ -49,13 +61,18 @@ def test_by_hand():
     assert iqm(scores) == (3 + 6 + 10 + 20) / 4  # without 1, 2 and 30, 100
     assert mean(scores) == (3 + 40) / 2
     assert median(np.array([[1.0, 5.0, 100.0], [3.0, 5.0, 0.0]])) == 5
-    assert probability_of_improvement(np.array([[1.0], [2.0]]), np.array([[1.0], [0.0]])) == (0.5 + 1 + 1 + 1) / 4
+    assert (
+        probability_of_improvement(np.array([[1.0], [2.0]]), np.array([[1.0], [0.0]]))
+        == (0.5 + 1 + 1 + 1) / 4
+    )
 
 
 def enumerate_resamples(scores):
     """Every way to draw the runs of every task anew, all equally likely."""
     runs, tasks = scores.shape
-    columns = [[np.array(c) for c in itertools.product(scores[:, k], repeat=runs)] for k in range(tasks)]
+    columns = [
+        [np.array(c) for c in itertools.product(scores[:, k], repeat=runs)] for k in range(tasks)
+    ]
     return [np.stack(choice, 1) for choice in itertools.product(*columns)]
 
 
@@ -66,7 +83,8 @@ def test_intervals_against_full_enumeration(statistic):
     assert len(values) == 27**2
     found = interval(statistic, scores)
     assert found.value == statistic(scores)
-    # The percentiles of a discrete distribution: as many resamples as an interval of 95 % must leave outside, give or take chance.
+    # The percentiles of a discrete distribution: as many resamples as an interval of 95 % must
+    # leave outside, give or take chance.
     for bound, share in ((found.low, 0.025), (found.high, 0.975)):
         assert np.mean(np.array(values) < bound - 1e-9) <= share + 0.005
         assert np.mean(np.array(values) <= bound + 1e-9) >= share - 0.005
@@ -85,7 +103,10 @@ def test_intervals_against_a_plain_loop():
         a, b = draw(x), draw(y)
         slow["iqm"].append(stats.trim_mean(a, 0.25, axis=None))
         slow["poi"].append(((a[:, None] > b[None]) + 0.5 * (a[:, None] == b[None])).mean())
-    for name, found in (("iqm", interval(iqm, x)), ("poi", interval(probability_of_improvement, x, y))):
+    for name, found in (
+        ("iqm", interval(iqm, x)),
+        ("poi", interval(probability_of_improvement, x, y)),
+    ):
         low, high = np.percentile(slow[name], [2.5, 97.5])
         assert (found.low, found.high) == pytest.approx((low, high), abs=0.05 * (high - low))
 
@@ -96,7 +117,8 @@ def test_strata_stay_apart():
     for statistic in (iqm, mean, median):
         found = interval(statistic, scores, resamples=500)
         assert found.low == found.value == found.high == statistic(scores)
-    # And tasks are drawn independently of each other: three tasks in step would vary sqrt(3) times as much.
+    # And tasks are drawn independently of each other: three tasks in step would vary sqrt(3) times
+    # as much.
     scores = np.tile(np.array([[0.0], [1.0]] * 10), (1, 30))
     width = interval(mean, scores).high - interval(mean, scores).low
     assert width == pytest.approx(2 * 1.96 * 0.5 / np.sqrt(20 * 30), rel=0.1)
@@ -126,11 +148,16 @@ def test_the_same_seed_the_same_interval():
     scores = np.random.default_rng(0).normal(size=(5, 300))  # more than one chunk of resamples
     assert interval(iqm, scores, resamples=2_000) == interval(iqm, scores, resamples=2_000)
     assert interval(iqm, scores, resamples=2_000) != interval(iqm, scores, resamples=2_000, seed=1)
-    wide, narrow = interval(iqm, scores, resamples=2_000), interval(iqm, scores, resamples=2_000, confidence=0.5)
+    wide, narrow = (
+        interval(iqm, scores, resamples=2_000),
+        interval(iqm, scores, resamples=2_000, confidence=0.5),
+    )
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-@pytest.mark.parametrize("scores", [np.zeros(3), np.zeros((0, 3)), np.zeros((3, 0)), np.array([[np.nan]]), {}, {"a": []}])
+@pytest.mark.parametrize(
+    "scores", [np.zeros(3), np.zeros((0, 3)), np.zeros((3, 0)), np.array([[np.nan]]), {}, {"a": []}]
+)
 def test_what_is_no_table(scores):
     with pytest.raises(DicerlError):
         iqm(scores)

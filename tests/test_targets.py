@@ -1,4 +1,6 @@
-"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (SPEC 2, 7) against their printed sums, by hand, and as operators (SPEC 9.4, 9.5)."""
+"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (SPEC 2, 7) against their printed
+sums, by hand, and as operators (SPEC 9.4, 9.5).
+"""
 
 import itertools
 import math
@@ -14,25 +16,40 @@ import reference as slow
 from dicerl.core import critic, drtrace, qtrace, retrace, vtrace
 from dicerl.core.targets import clipped_ratio
 
-quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def tensors(*arrays, dtype=torch.float64):
-    return [torch.tensor(np.asarray(x)).to(torch.bool if np.asarray(x).dtype == bool else dtype) for x in arrays]
+    return [
+        torch.tensor(np.asarray(x)).to(torch.bool if np.asarray(x).dtype == bool else dtype)
+        for x in arrays
+    ]
 
 
 @st.composite
 def windows(draw):
-    """V and Q of [T+1, B] (the last row is the bootstrap), then reward, discount, log ratio, valid of [T, B], then both bars.
+    """V and Q of [T+1, B] (the last row is the bootstrap), then reward, discount, log ratio, valid
+    of [T, B], then both bars.
 
-    Log ratios cross both clips on either side; any step may end an episode, be truncated or be a reset step.
+    Log ratios cross both clips on either side; any step may end an episode, be truncated or be a
+    reset step.
     """
     steps, batch = draw(st.integers(1, 7)), draw(st.integers(1, 2))
     real = st.floats(-5, 5, allow_subnormal=False)
     v, q = (draw(hnp.arrays(np.float64, (steps + 1, batch), elements=real)) for _ in range(2))
     reward = draw(hnp.arrays(np.float64, (steps, batch), elements=real))
-    discount = draw(hnp.arrays(np.float64, (steps, batch), elements=st.sampled_from([0.0, 0.5, 0.997, 1.0])))
-    log_ratio = draw(hnp.arrays(np.float64, (steps, batch), elements=st.one_of(st.sampled_from([-1000.0, 0.0, 1000.0]), st.floats(-2, 2))))
+    discount = draw(
+        hnp.arrays(np.float64, (steps, batch), elements=st.sampled_from([0.0, 0.5, 0.997, 1.0]))
+    )
+    log_ratio = draw(
+        hnp.arrays(
+            np.float64,
+            (steps, batch),
+            elements=st.one_of(st.sampled_from([-1000.0, 0.0, 1000.0]), st.floats(-2, 2)),
+        )
+    )
     valid = draw(hnp.arrays(np.bool_, (steps, batch)))
     c_bar = draw(st.sampled_from([0.5, 1.0, 1.05]))
     return v, q, (reward, discount, log_ratio, valid), draw(st.sampled_from([1.05, 2.0])), c_bar
@@ -42,7 +59,7 @@ def close(fast, expected):
     np.testing.assert_allclose(fast.numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
-# --- against the printed sums -------------------------------------------------------------------------------------------------------
+# --- against the printed sums ---------------------------------------------------------------------
 
 
 @quick
@@ -58,10 +75,15 @@ def test_vtrace_is_the_printed_sum(window):
 @quick
 @given(windows())
 def test_retrace_is_the_printed_sum(window):
-    """With the sampled next Q (printed) and with any other next Q (expected bootstrap: here V stands for E_pi Q)."""
+    """With the sampled next Q (printed) and with any other next Q (expected bootstrap: here V
+    stands for E_pi Q).
+    """
     v, q, rest, _, c_bar = window
     for next_q in (q[1:], v[1:]):
-        close(retrace(*tensors(q[:-1], next_q, *rest), c_bar=c_bar).q, slow.retrace(q[:-1], next_q, *rest, c_bar=c_bar))
+        close(
+            retrace(*tensors(q[:-1], next_q, *rest), c_bar=c_bar).q,
+            slow.retrace(q[:-1], next_q, *rest, c_bar=c_bar),
+        )
 
 
 @quick
@@ -96,12 +118,19 @@ def test_qtrace_is_the_printed_sum(window):
 
 
 def test_qtrace_is_drtrace_with_q_in_the_place_of_v():
-    """DR-Trace told that V is Q gives it too. With equal bars, as in the paper, rho_{t+k} closes the product of c: then it is ReTrace."""
+    """DR-Trace told that V is Q gives it too. With equal bars, as in the paper, rho_{t+k} closes
+    the product of c: then it is ReTrace.
+    """
     _, q, rest = random_window(5)
     args = tensors(q[:-1], q[1:], *rest)
     for rho_bar in (1.05, 1.5):
         out = qtrace(*args, rho_bar=rho_bar).q
-        assert torch.allclose(out, drtrace(args[0], args[1], args[0], *args[2:], rho_bar=rho_bar).q, rtol=0, atol=1e-12)
+        assert torch.allclose(
+            out,
+            drtrace(args[0], args[1], args[0], *args[2:], rho_bar=rho_bar).q,
+            rtol=0,
+            atol=1e-12,
+        )
         assert torch.allclose(out, retrace(*args).q, rtol=0, atol=1e-12) is (rho_bar == 1.05)
 
 
@@ -114,7 +143,9 @@ def test_drtrace_with_q_equal_v_is_vtrace():
 
 
 def random_window(seed, steps=80, batch=8, gamma=0.997):
-    """A window of the paper's length with ends, truncations, reset steps and ratios on both sides of the bars."""
+    """A window of the paper's length with ends, truncations, reset steps and ratios on both sides
+    of the bars.
+    """
     rng = np.random.default_rng(seed)
     v, q = rng.normal(size=(2, steps + 1, batch))
     ended = rng.random((steps, batch)) < 0.05
@@ -123,7 +154,11 @@ def random_window(seed, steps=80, batch=8, gamma=0.997):
     log_ratio = rng.normal(size=(steps, batch))
     assert (log_ratio > math.log(1.05)).any()
     assert (log_ratio < math.log(0.95)).any()
-    return v, q, (rng.normal(size=(steps, batch)), np.where(terminated, 0.0, gamma), log_ratio, valid)
+    return (
+        v,
+        q,
+        (rng.normal(size=(steps, batch)), np.where(terminated, 0.0, gamma), log_ratio, valid),
+    )
 
 
 def test_float32_windows_of_the_paper_length_agree_with_the_printed_sums():
@@ -134,12 +169,17 @@ def test_float32_windows_of_the_paper_length_agree_with_the_printed_sums():
         assert fast.dtype == torch.float32
         np.testing.assert_allclose(fast.numpy(), expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
-        retrace(*tensors(q[:-1], q[1:], *rest, **single)).q.numpy(), slow.retrace(q[:-1], q[1:], *rest), rtol=1e-4, atol=1e-4
+        retrace(*tensors(q[:-1], q[1:], *rest, **single)).q.numpy(),
+        slow.retrace(q[:-1], q[1:], *rest),
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
 def test_windows_of_the_paper_length_agree_with_the_printed_sums_to_1e_9():
-    """Float64: 80 steps, with terminations, truncations and reset steps in mid-window and ratios on both sides of the bars."""
+    """Float64: 80 steps, with terminations, truncations and reset steps in mid-window and ratios on
+    both sides of the bars.
+    """
     v, q, rest = random_window(6, batch=3)
     _, discount, log_ratio, valid = rest
     assert (discount == 0).any()
@@ -157,23 +197,34 @@ def test_valid_may_be_given_as_numbers():
     assert torch.equal(vtrace(*args).value, vtrace(*args[:-1], args[-1].double()).value)
 
 
-# --- by hand ------------------------------------------------------------------------------------------------------------------------
+# --- by hand --------------------------------------------------------------------------------------
 
-# Five steps of one environment, on-policy, gamma = 1/2. Step 1 is the last of an episode; step 2 shows its final observation
-# (V = 100) and is the reset step; steps 3 and 4 belong to the next episode and bootstrap from V_5 = 16.
+# Five steps of one environment, on-policy, gamma = 1/2. Step 1 is the last of an episode; step 2
+# shows its final observation (V = 100) and is the reset step; steps 3 and 4 belong to the next
+# episode and bootstrap from V_5 = 16.
 HAND_VALUE = np.array([[7.0], [-3.0], [100.0], [5.0], [9.0], [16.0]])
-HAND_REWARD = np.array([[1.0], [2.0], [1e6], [4.0], [8.0]])  # the reset step's reward must never show
+# the reset step's reward must never show
+HAND_REWARD = np.array([[1.0], [2.0], [1e6], [4.0], [8.0]])
 HAND_VALID = np.array([[True], [True], [False], [True], [True]])
 KEPT = [0, 1, 3, 4]
 
 
 def hand_targets(discount, reward=HAND_REWARD):
-    """V, V, Q, Q, Q targets of the four estimators; with Q = V on the sampled actions all five are the same numbers."""
+    """V, V, Q, Q, Q targets of the four estimators; with Q = V on the sampled actions all five are
+    the same numbers.
+    """
     discount = np.array(discount)[:, None]
-    v, nxt, *rest = tensors(HAND_VALUE[:-1], HAND_VALUE[1:], reward, discount, np.zeros((5, 1)), HAND_VALID)
+    v, nxt, *rest = tensors(
+        HAND_VALUE[:-1], HAND_VALUE[1:], reward, discount, np.zeros((5, 1)), HAND_VALID
+    )
     dr = drtrace(v, nxt, v, *rest)
-    return {"vtrace": vtrace(v, nxt, *rest).value, "drtrace": dr.value, "drtrace q": dr.q, "retrace": retrace(v, nxt, *rest).q,
-            "qtrace": qtrace(v, nxt, *rest).q}
+    return {
+        "vtrace": vtrace(v, nxt, *rest).value,
+        "drtrace": dr.value,
+        "drtrace q": dr.q,
+        "retrace": retrace(v, nxt, *rest).q,
+        "qtrace": qtrace(v, nxt, *rest).q,
+    }
 
 
 @pytest.mark.parametrize("target", ["vtrace", "drtrace", "drtrace q", "retrace", "qtrace"])
@@ -185,7 +236,9 @@ def test_termination_in_mid_window_by_hand(target):
 
 @pytest.mark.parametrize("target", ["vtrace", "drtrace", "drtrace q", "retrace", "qtrace"])
 def test_truncation_in_mid_window_by_hand(target):
-    """gamma_1 is kept: step 1 bootstraps from the final observation, 2 + 100/2; step 0 is 1 + 52/2; the rest as before."""
+    """gamma_1 is kept: step 1 bootstraps from the final observation, 2 + 100/2; step 0 is 1 + 52/2;
+    the rest as before.
+    """
     out = hand_targets([0.5, 0.5, 0.5, 0.5, 0.5])[target]
     assert out[KEPT, 0].tolist() == pytest.approx([27.0, 52.0, 12.0, 16.0])
 
@@ -197,9 +250,7 @@ def test_a_reset_step_keeps_its_own_value():
     assert out["drtrace"][2].item() == 100.0
 
 
-@pytest.mark.parametrize("target", [
-    "vtrace", "retrace", "drtrace", "drtrace q", "qtrace",
-])
+@pytest.mark.parametrize("target", ["vtrace", "retrace", "drtrace", "drtrace q", "qtrace"])
 def test_a_nan_on_a_reset_step_reaches_no_other_step(target):
     reward = HAND_REWARD.copy()
     reward[2] = np.nan
@@ -208,7 +259,14 @@ def test_a_nan_on_a_reset_step_reaches_no_other_step(target):
 
 def test_both_clips_by_hand():
     """One step each side: ratio 3 is cut to 2 as rho and to 1 as c; ratio 1/4 is left as it is."""
-    args = tensors([[0.0], [0.0]], [[0.0], [0.0]], [[1.0], [8.0]], [[0.5], [0.5]], np.log([[3.0], [0.25]]), [[True], [True]])
+    args = tensors(
+        [[0.0], [0.0]],
+        [[0.0], [0.0]],
+        [[1.0], [8.0]],
+        [[0.5], [0.5]],
+        np.log([[3.0], [0.25]]),
+        [[True], [True]],
+    )
     out = vtrace(*args, rho_bar=2.0, c_bar=1.0)
     assert out.value[:, 0].tolist() == pytest.approx([2 * 1 + 0.5 * 1 * (0.25 * 8), 0.25 * 8])
     assert out.advantage[:, 0].tolist() == pytest.approx([1 + 0.5 * 2, 8.0])
@@ -216,19 +274,31 @@ def test_both_clips_by_hand():
 
 
 def test_qtrace_clips_by_hand():
-    """Three steps, Q = 0, ratios 5, 3, 3: the second reward counts by rho (cut to 2), the third by c_{t+1} (cut to 1) times rho."""
+    """Three steps, Q = 0, ratios 5, 3, 3: the second reward counts by rho (cut to 2), the third by
+    c_{t+1} (cut to 1) times rho.
+    """
     zero = [[0.0]] * 3
-    args = tensors(zero, zero, [[1.0], [8.0], [16.0]], [[0.5]] * 3, np.log([[5.0], [3.0], [3.0]]), [[True]] * 3)
-    assert qtrace(*args, rho_bar=2.0, c_bar=1.0).q[:, 0].tolist() == pytest.approx([1 + 0.5 * 2 * 8 + 0.25 * 1 * 2 * 16, 8 + 0.5 * 2 * 16, 16.0])
+    args = tensors(
+        zero, zero, [[1.0], [8.0], [16.0]], [[0.5]] * 3, np.log([[5.0], [3.0], [3.0]]), [[True]] * 3
+    )
+    assert qtrace(*args, rho_bar=2.0, c_bar=1.0).q[:, 0].tolist() == pytest.approx(
+        [1 + 0.5 * 2 * 8 + 0.25 * 1 * 2 * 16, 8 + 0.5 * 2 * 16, 16.0]
+    )
 
 
 def test_clipped_ratio_by_hand():
     """min(ratio, bar), 0 where not valid, and no overflow at log ratios of +-1000."""
-    log_ratio = torch.tensor([[-1000.0, math.log(0.3), 0.0, math.log(3.0), 1000.0, 1000.0]], dtype=torch.float64)
+    log_ratio = torch.tensor(
+        [[-1000.0, math.log(0.3), 0.0, math.log(3.0), 1000.0, 1000.0]], dtype=torch.float64
+    )
     valid = torch.tensor([[True, True, True, True, True, False]])
-    assert clipped_ratio(log_ratio, valid, 1.05)[0].tolist() == pytest.approx([0.0, 0.3, 1.0, 1.05, 1.05, 0.0])
+    assert clipped_ratio(log_ratio, valid, 1.05)[0].tolist() == pytest.approx(
+        [0.0, 0.3, 1.0, 1.05, 1.05, 0.0]
+    )
     assert torch.isfinite(clipped_ratio(log_ratio.float(), valid, 1.05)).all()
-    assert clipped_ratio(torch.tensor([[5.0]]), torch.tensor([[True]]), math.inf).item() == pytest.approx(math.exp(5.0), rel=1e-6)
+    assert clipped_ratio(
+        torch.tensor([[5.0]]), torch.tensor([[True]]), math.inf
+    ).item() == pytest.approx(math.exp(5.0), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -237,38 +307,53 @@ def test_extreme_log_ratios_do_not_overflow(log_ratio, dtype):
     v, q, (reward, discount, _, valid) = random_window(2)
     rest = (reward, discount, np.full_like(reward, log_ratio), valid)
     for out in (
-        *vtrace(*tensors(v[:-1], v[1:], *rest, dtype=dtype)), *retrace(*tensors(q[:-1], q[1:], *rest, dtype=dtype)),
-        *qtrace(*tensors(q[:-1], q[1:], *rest, dtype=dtype)), *drtrace(*tensors(v[:-1], v[1:], q[:-1], *rest, dtype=dtype)),
+        *vtrace(*tensors(v[:-1], v[1:], *rest, dtype=dtype)),
+        *retrace(*tensors(q[:-1], q[1:], *rest, dtype=dtype)),
+        *qtrace(*tensors(q[:-1], q[1:], *rest, dtype=dtype)),
+        *drtrace(*tensors(v[:-1], v[1:], q[:-1], *rest, dtype=dtype)),
     ):
         assert torch.isfinite(out).all()
 
 
-# --- SPEC 9.5 -----------------------------------------------------------------------------------------------------------------------
+# --- SPEC 9.5 -------------------------------------------------------------------------------------
 
 
 @quick
 @given(windows())
 def test_on_policy_vtrace_is_the_n_step_return(window):
-    """ratio = 1, no clip: vs_t = r_t + gamma_t r_{t+1} + ... + gamma_t ... gamma_{T-1} V_T; adv_t = that - V_t."""
+    """ratio = 1, no clip: vs_t = r_t + gamma_t r_{t+1} + ... + gamma_t ... gamma_{T-1} V_T; adv_t =
+    that - V_t.
+    """
     v, _, (reward, discount, _, _), _, _ = window
     steps = len(reward)
-    out = vtrace(*tensors(v[:-1], v[1:], reward, discount, np.zeros_like(reward), np.ones_like(reward, dtype=bool)))
+    out = vtrace(
+        *tensors(
+            v[:-1], v[1:], reward, discount, np.zeros_like(reward), np.ones_like(reward, dtype=bool)
+        )
+    )
     for b in range(reward.shape[1]):
         for t in range(steps):
-            n_step = sum(math.prod(discount[t:k, b]) * reward[k, b] for k in range(t, steps)) + math.prod(discount[t:, b]) * v[-1, b]
+            n_step = (
+                sum(math.prod(discount[t:k, b]) * reward[k, b] for k in range(t, steps))
+                + math.prod(discount[t:, b]) * v[-1, b]
+            )
             assert out.value[t, b].item() == pytest.approx(n_step, abs=1e-9)
             assert out.advantage[t, b].item() == pytest.approx(n_step - v[t, b], abs=1e-9)
 
 
-# --- at the door --------------------------------------------------------------------------------------------------------------------
+# --- at the door ----------------------------------------------------------------------------------
 
 
 def test_no_gradient_flows_through_a_target():
     v, q, rest = random_window(3)
     v, next_v, q, next_q, *floats, valid = tensors(v[:-1], v[1:], q[:-1], q[1:], *rest)
     v, next_v, q, next_q, *floats = (x.requires_grad_() for x in (v, next_v, q, next_q, *floats))
-    for out in (*vtrace(v, next_v, *floats, valid), *retrace(q, next_q, *floats, valid), *drtrace(v, next_v, q, *floats, valid),
-                *qtrace(q, next_q, *floats, valid)):
+    for out in (
+        *vtrace(v, next_v, *floats, valid),
+        *retrace(q, next_q, *floats, valid),
+        *drtrace(v, next_v, q, *floats, valid),
+        *qtrace(q, next_q, *floats, valid),
+    ):
         assert not out.requires_grad
 
 
@@ -285,7 +370,9 @@ def test_targets_leave_their_arguments_alone():
 
 @pytest.mark.parametrize("shape", [(5, 3), (4, 2), (5,), (5, 2, 1), (1, 2)])
 def test_a_wrong_shape_is_named(shape):
-    """A shape that would broadcast silently is refused like any other, with every argument's name and shape."""
+    """A shape that would broadcast silently is refused like any other, with every argument's name
+    and shape.
+    """
     good = [torch.zeros(5, 2) for _ in range(7)]
     for function, count in ((vtrace, 6), (retrace, 6), (qtrace, 6), (drtrace, 7)):
         for position in range(count):
@@ -302,22 +389,28 @@ def test_an_empty_or_flat_window_is_refused(shape):
         vtrace(*[torch.zeros(shape)] * 6)
 
 
-# --- SPEC 9.4: the expected operators on a small random MDP --------------------------------------------------------------------------
+# --- SPEC 9.4: the expected operators on a small random MDP ---------------------------------------
 
 STATES, ACTIONS, STEPS, GAMMA = 3, 2, 2, 0.8
-# Every path s_0 a_0 s_1 a_1 s_2 a_2 of a window of two steps, one a column: the operators are exact expectations over them.
+# Every path s_0 a_0 s_1 a_1 s_2 a_2 of a window of two steps, one a column: the operators are exact
+# expectations over them.
 PATHS = np.array(list(itertools.product(*[range(STATES), range(ACTIONS)] * (STEPS + 1)))).T
 S, A = PATHS[0::2], PATHS[1::2]  # [T+1, paths]
 
 
 class Mdp:
-    """A random MDP with a behaviour mu and a target pi far enough apart for the clip at 1.05 to matter."""
+    """A random MDP with a behaviour mu and a target pi far enough apart for the clip at 1.05 to
+    matter.
+    """
 
     def __init__(self, seed):
         rng = np.random.default_rng(seed)
         self.p = rng.dirichlet(np.ones(STATES), (STATES, ACTIONS))  # [S, A, S']
         self.r = rng.normal(size=(STATES, ACTIONS))
-        self.mu, self.pi = rng.dirichlet(np.full(ACTIONS, 3.0), STATES), rng.dirichlet(np.ones(ACTIONS), STATES)
+        self.mu, self.pi = (
+            rng.dirichlet(np.full(ACTIONS, 3.0), STATES),
+            rng.dirichlet(np.ones(ACTIONS), STATES),
+        )
         kept = np.minimum(1.05 * self.mu, self.pi)
         self.clipped_pi = kept / kept.sum(1, keepdims=True)  # pi~
         assert abs(self.solve(self.pi)[0] - self.solve(self.clipped_pi)[0]).max() > 0.05
@@ -325,11 +418,16 @@ class Mdp:
             [self.mu[S[t], A[t]] * self.p[S[t], A[t], S[t + 1]] for t in range(STEPS)], axis=0
         )
         reward, log_ratio = self.r[S[:-1], A[:-1]], np.log(self.pi / self.mu)[S[:-1], A[:-1]]
-        self.rest = tensors(reward, np.full_like(reward, GAMMA), log_ratio, np.ones_like(reward, dtype=bool))
+        self.rest = tensors(
+            reward, np.full_like(reward, GAMMA), log_ratio, np.ones_like(reward, dtype=bool)
+        )
 
     def solve(self, policy):
         """V and Q of a policy, from the Bellman equation."""
-        v = np.linalg.solve(np.eye(STATES) - GAMMA * np.einsum("sa,sap->sp", policy, self.p), (policy * self.r).sum(1))
+        v = np.linalg.solve(
+            np.eye(STATES) - GAMMA * np.einsum("sa,sap->sp", policy, self.p),
+            (policy * self.r).sum(1),
+        )
         return v, self.r + GAMMA * self.p @ v
 
     def expected_v(self, target):
@@ -339,7 +437,10 @@ class Mdp:
     def expected_q(self, target):
         """E_mu[target_0 | s_0, a_0]"""
         pair = S[0] * ACTIONS + A[0]
-        return (np.bincount(pair, self.probability * target[0].numpy()) / np.bincount(pair, self.probability)).reshape(STATES, ACTIONS)
+        return (
+            np.bincount(pair, self.probability * target[0].numpy())
+            / np.bincount(pair, self.probability)
+        ).reshape(STATES, ACTIONS)
 
     def vtrace_step(self, v, sign=1.0):
         """V <- E_mu[vs]; ``sign`` = -1 flips that of the bootstrap gamma V_{t+k+1}."""
@@ -347,7 +448,9 @@ class Mdp:
         return self.expected_v(vtrace(path[:-1], sign * path[1:], *self.rest).value)
 
     def drtrace_step(self, v, a, centre, sign=1.0):
-        """V <- E_mu[vs], Q <- E_mu[qs], with the casa critic Q = A - E_centre[A] + V; ``sign`` = -1 flips that of -Q_{t+k}."""
+        """V <- E_mu[vs], Q <- E_mu[qs], with the casa critic Q = A - E_centre[A] + V; ``sign`` = -1
+        flips that of -Q_{t+k}.
+        """
         q = self.casa(v, a, centre)
         path = torch.tensor(v[S])
         out = drtrace(path[:-1], path[1:], sign * torch.tensor(q[S, A])[:-1], *self.rest)
@@ -399,9 +502,10 @@ def test_vtrace_with_a_flipped_sign_does_not_converge_there(mdp):
 def test_drtrace_converges_to_v_and_q_of_the_policy_that_centres_the_critic(mdp, centre):
     """DR-Trace with Q = A - E_centre[A] + V.
 
-    The paper's theorem names pi~ ∝ min(rho_bar mu, pi). That holds for a critic centred under pi~. The critic the paper
-    builds is centred under pi, and for that one the fixed point is V, Q of pi itself: at Q = r + gamma P V every
-    difference r + gamma V' - Q is zero in expectation, whatever the clips, and E_pi[Q] = V closes the Bellman equation of pi.
+    The paper's theorem names pi~ ∝ min(rho_bar mu, pi). That holds for a critic centred under pi~.
+    The critic the paper builds is centred under pi, and for that one the fixed point is V, Q of pi
+    itself: at Q = r + gamma P V every difference r + gamma V' - Q is zero in expectation, whatever
+    the clips, and E_pi[Q] = V closes the Bellman equation of pi.
     """
     policy = getattr(mdp, centre)
     start = anywhere(STATES), anywhere(STATES, ACTIONS)
@@ -412,25 +516,37 @@ def test_drtrace_converges_to_v_and_q_of_the_policy_that_centres_the_critic(mdp,
 
 
 def test_drtrace_with_a_flipped_sign_does_not_converge_there(mdp):
-    v, _ = iterate(lambda v, a: mdp.drtrace_step(v, a, mdp.pi, sign=-1.0), np.zeros(STATES), np.zeros((STATES, ACTIONS)), times=100)
+    v, _ = iterate(
+        lambda v, a: mdp.drtrace_step(v, a, mdp.pi, sign=-1.0),
+        np.zeros(STATES),
+        np.zeros((STATES, ACTIONS)),
+        times=100,
+    )
     assert not np.allclose(v, mdp.solve(mdp.pi)[0], atol=1e-2)
     assert not np.allclose(v, mdp.solve(mdp.clipped_pi)[0], atol=1e-2)
 
 
 @pytest.mark.parametrize("bootstrap", ["sampled", "expected"])
 def test_retrace_converges_to_q_of_the_policy_that_bootstraps(mdp, bootstrap):
-    """With E_pi Q(s', .) (the original) the fixed point is Q of pi; with the sampled Q(s', a') (printed) it is Q of mu."""
+    """With E_pi Q(s', .) (the original) the fixed point is Q of pi; with the sampled Q(s', a')
+    (printed) it is Q of mu.
+    """
+
     def step(q):
         path = torch.tensor(q[S, A])
         following = path[1:] if bootstrap == "sampled" else torch.tensor((mdp.pi * q).sum(1)[S[1:]])
         return mdp.expected_q(retrace(path[:-1], following, *mdp.rest).q)
 
     q = iterate(step, anywhere(STATES, ACTIONS))
-    np.testing.assert_allclose(q, mdp.solve(mdp.mu if bootstrap == "sampled" else mdp.pi)[1], atol=1e-8)
+    np.testing.assert_allclose(
+        q, mdp.solve(mdp.mu if bootstrap == "sampled" else mdp.pi)[1], atol=1e-8
+    )
 
 
 def qtrace_step(mdp, q, bootstrap, sign=1.0):
-    """Q <- E_mu[qs] of no_drtrace; ``sign`` = -1 flips that of -Q_{t+k} in the sum, not that of the Q before it."""
+    """Q <- E_mu[qs] of no_drtrace; ``sign`` = -1 flips that of -Q_{t+k} in the sum, not that of the
+    Q before it.
+    """
     path = torch.tensor(q[S, A])
     following = path[1:] if bootstrap == "sampled" else torch.tensor((mdp.pi * q).sum(1)[S[1:]])
     return mdp.expected_q(qtrace(sign * path[:-1], following, *mdp.rest).q + (1 - sign) * path[:-1])
@@ -438,12 +554,18 @@ def qtrace_step(mdp, q, bootstrap, sign=1.0):
 
 @pytest.mark.parametrize("bootstrap", ["sampled", "expected"])
 def test_qtrace_converges_to_q_of_the_policy_that_bootstraps(mdp, bootstrap):
-    """As ReTrace: at that Q every difference r + gamma Q' - Q is zero in expectation, whatever the clips."""
+    """As ReTrace: at that Q every difference r + gamma Q' - Q is zero in expectation, whatever the
+    clips.
+    """
     q = iterate(lambda q: qtrace_step(mdp, q, bootstrap), anywhere(STATES, ACTIONS))
-    np.testing.assert_allclose(q, mdp.solve(mdp.mu if bootstrap == "sampled" else mdp.pi)[1], atol=1e-8)
+    np.testing.assert_allclose(
+        q, mdp.solve(mdp.mu if bootstrap == "sampled" else mdp.pi)[1], atol=1e-8
+    )
 
 
 def test_qtrace_with_a_flipped_sign_does_not_converge_there(mdp):
-    q = iterate(lambda q: qtrace_step(mdp, q, "expected", sign=-1.0), np.zeros((STATES, ACTIONS)), times=100)
+    q = iterate(
+        lambda q: qtrace_step(mdp, q, "expected", sign=-1.0), np.zeros((STATES, ACTIONS)), times=100
+    )
     assert not np.allclose(q, mdp.solve(mdp.pi)[1], atol=1e-2)
     assert not np.allclose(q, mdp.solve(mdp.mu)[1], atol=1e-2)

@@ -17,7 +17,8 @@ def test_what_is_timed_inside_another_is_not_the_other_s(clock):
     assert times.take() == pytest.approx({"training": 0.3, "pushing": 0.2, "waiting": 0.0})
     with times("training"):
         clock[0] += 2.0
-    assert times.take() == pytest.approx({"training": 1.0, "pushing": 0.0, "waiting": 0.0})  # a name stays
+    # a name stays
+    assert times.take() == pytest.approx({"training": 1.0, "pushing": 0.0, "waiting": 0.0})
 
 
 def test_time_in_what_failed_counts_too(clock):

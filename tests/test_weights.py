@@ -22,19 +22,38 @@ def _single_threaded():
 def sharing(count, **changes):
     """Learners of the same weights, and a batch."""
     first, batch = probe.learner_and_batch(**changes)
-    weights = Weights(first.network.flat, first.network.layout, first.network.num_trained, shared=True)
+    weights = Weights(
+        first.network.flat, first.network.layout, first.network.num_trained, shared=True
+    )
     pushed = []
-    return [Learner(first.config, Network(first.config, first.network.spec), first.total, weights=weights,
-                    publish=lambda flat, version: pushed.append((version, flat.clone()))) for _ in range(count)], batch, pushed
+    return (
+        [
+            Learner(
+                first.config,
+                Network(first.config, first.network.spec),
+                first.total,
+                weights=weights,
+                publish=lambda flat, version: pushed.append((version, flat.clone())),
+            )
+            for _ in range(count)
+        ],
+        batch,
+        pushed,
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"behaviour.scale": "normalised"}, TRAINABLE], ids=str)
 def test_learners_that_take_turns_are_as_good_as_one(changes):
-    """Each starts with what the other left, so no gradient is late here: all of it is the same as with one learner, bit for bit."""
+    """Each starts with what the other left, so no gradient is late here: all of it is the same as
+    with one learner, bit for bit.
+    """
     one, batch = probe.learner_and_batch(**changes)
     two, _, _ = sharing(2, **changes)
     for turn in range(4):
-        assert two[turn % 2].update(batch, diagnose=True)["loss"] == one.update(batch, diagnose=True)["loss"]
+        assert (
+            two[turn % 2].update(batch, diagnose=True)["loss"]
+            == one.update(batch, diagnose=True)["loss"]
+        )
         assert torch.equal(two[turn % 2].weights.flat, one.network.flat)
     assert two[0].updates == two[1].updates == one.updates == 4
     assert two[0].weights.steps_trained == one.weights.steps_trained
@@ -64,7 +83,9 @@ def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with(monkeypatch
 
 def test_sequences_of_batches_under_way_at_once_are_scaled_differently():
     (a, b), batch, _ = sharing(2, **{"loss.scaling": "random"})
-    told = [learner.update(batch, diagnose=True, number=number) for learner, number in ((a, 6), (b, 7))]
+    told = [
+        learner.update(batch, diagnose=True, number=number) for learner, number in ((a, 6), (b, 7))
+    ]
     assert told[0]["alpha_mean"] != told[1]["alpha_mean"]
     again, _, _ = sharing(1, **{"loss.scaling": "random"})
     assert again[0].update(batch, diagnose=True, number=6)["alpha_mean"] == told[0]["alpha_mean"]
@@ -89,8 +110,15 @@ def add_one_often(turn, both, total, times):
 
 def test_only_one_process_has_its_turn():
     context = torch.multiprocessing.get_context("spawn")
-    turn, total, both = Turn(), torch.zeros(1, dtype=torch.int64).share_memory_(), context.Barrier(2)
-    processes = [context.Process(target=add_one_often, args=(turn, both, total, 500), daemon=True) for _ in range(2)]
+    turn, total, both = (
+        Turn(),
+        torch.zeros(1, dtype=torch.int64).share_memory_(),
+        context.Barrier(2),
+    )
+    processes = [
+        context.Process(target=add_one_often, args=(turn, both, total, 500), daemon=True)
+        for _ in range(2)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -99,7 +127,9 @@ def test_only_one_process_has_its_turn():
 
 
 def test_optimizer_state_goes_through_a_checkpoint():
-    """Two learners with the same parameters and AdamW state go on alike; without the state they do not."""
+    """Two learners with the same parameters and AdamW state go on alike; without the state they do
+    not.
+    """
     a, batch = probe.learner_and_batch()
     for _ in range(3):
         a.update(batch)
@@ -108,7 +138,10 @@ def test_optimizer_state_goes_through_a_checkpoint():
     c, _ = probe.learner_and_batch(seed=2)
     for other in (b, c):
         other.network.load_state_dict(a.network.state_dict())
-        other.weights.updates, other.weights.steps_trained = a.weights.updates, a.weights.steps_trained
+        other.weights.updates, other.weights.steps_trained = (
+            a.weights.updates,
+            a.weights.steps_trained,
+        )
     b.weights.load_optimizer_tensors(saved)
     for learner in (a, b, c):
         learner.update(batch)
@@ -118,4 +151,8 @@ def test_optimizer_state_goes_through_a_checkpoint():
         b.weights.load_optimizer_tensors({n: x for n, x in saved.items() if "value_head" not in n})
     with pytest.raises(CheckpointError, match=r"no value_head.bias/exp_avg of shape \(1,\)"):
         b.weights.load_optimizer_tensors(saved | {"value_head.bias/exp_avg": torch.zeros(2)})
-    assert set(saved) == {f"{n}/{k}" for n, _ in a.network.named_parameters() for k in ("step", "exp_avg", "exp_avg_sq")}
+    assert set(saved) == {
+        f"{n}/{k}"
+        for n, _ in a.network.named_parameters()
+        for k in ("step", "exp_avg", "exp_avg_sq")
+    }

@@ -1,4 +1,6 @@
-"""dicerl with its process runtime: windows of 80 trained steps, batches of 16, each trained twice, with burn-in or without."""
+"""dicerl with its process runtime: windows of 80 trained steps, batches of 16, each trained twice,
+with burn-in or without.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,40 @@ class Clock(Stopwatch):
 
 def main() -> None:
     args = arguments(__doc__ or "", burn_in=40, actors=0, threads=0)
-    config = preset("paper", **{
-        "env.id": "pong", "network.torso": "impala_shallow", "network.hidden": HIDDEN, "network.lstm": LSTM,
-        "sequence.burn_in": args.burn_in, "sequence.length": LENGTH, "sequence.batch": BATCH, "sequence.reuse": REUSE,
-        "runtime.kind": "process", "runtime.num_envs": NUM_ENVS, "runtime.num_actors": args.actors, "runtime.learner_threads": args.threads})
+    config = preset(
+        "paper",
+        **{
+            "env.id": "pong",
+            "network.torso": "impala_shallow",
+            "network.hidden": HIDDEN,
+            "network.lstm": LSTM,
+            "sequence.burn_in": args.burn_in,
+            "sequence.length": LENGTH,
+            "sequence.batch": BATCH,
+            "sequence.reuse": REUSE,
+            "runtime.kind": "process",
+            "runtime.num_envs": NUM_ENVS,
+            "runtime.num_actors": args.actors,
+            "runtime.learner_threads": args.threads,
+        },
+    )
     spec = env_spec(config)
     machine = plan(config, spec)
     if args.show:
         print(build_network(config, spec), file=sys.stderr)
     clock = Clock(args.seconds, spec.action_repeat, machine.capacity * LENGTH)
     whole(config, spec, machine, args.seconds, clock)
-    differs = f"DiCE: V, Q and policy losses, V-Trace and ReTrace; burn-in {args.burn_in}; environments in C++ (ale-py)"
-    report({**clock.watch.result, "differs": differs, "settings": {"actors": machine.num_actors, "learner threads": machine.learner_threads}})
+    differs = (
+        f"DiCE: V, Q and policy losses, V-Trace and ReTrace; burn-in {args.burn_in}; environments"
+        " in C++ (ale-py)"
+    )
+    report(
+        {
+            **clock.watch.result,
+            "differs": differs,
+            "settings": {"actors": machine.num_actors, "learner threads": machine.learner_threads},
+        }
+    )
 
 
 if __name__ == "__main__":

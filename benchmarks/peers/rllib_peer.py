@@ -1,4 +1,6 @@
-"""RLlib: IMPALA on its new API stack. Fragments of 80 steps, batches of 16 fragments, two epochs."""
+"""RLlib: IMPALA on its new API stack. Fragments of 80 steps, batches of 16 fragments, two
+epochs.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,26 @@ import os
 import sys
 from typing import Any
 
-from work import BATCH, HIDDEN, LENGTH, LSTM, NUM_ENVS, REUSE, STEPS, Stopwatch, arguments, make_game, report, torso
+from work import (
+    BATCH,
+    HIDDEN,
+    LENGTH,
+    LSTM,
+    NUM_ENVS,
+    REUSE,
+    STEPS,
+    Stopwatch,
+    arguments,
+    make_game,
+    report,
+    torso,
+)
 
-DIFFERS = ("IMPALA; an episode's end makes an extra, padded sequence; both uses of a sequence directly after each other; "
-           "one more step a sequence for the bootstrap value; without burn-in; environments through Gymnasium")
+DIFFERS = (
+    "IMPALA; an episode's end makes an extra, padded sequence; both uses of a sequence directly"
+    " after each other; one more step a sequence for the bootstrap value; without burn-in;"
+    " environments through Gymnasium"
+)
 
 
 def module() -> Any:
@@ -43,17 +61,24 @@ def module() -> Any:
 
         def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
             out, state = self._embed(batch)
-            return {Columns.ACTION_DIST_INPUTS: self.policy_head(out), Columns.STATE_OUT: state, Columns.EMBEDDINGS: out}
+            return {
+                Columns.ACTION_DIST_INPUTS: self.policy_head(out),
+                Columns.STATE_OUT: state,
+                Columns.EMBEDDINGS: out,
+            }
 
         def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Any:
-            return self.value_head(self._embed(batch)[0] if embeddings is None else embeddings).squeeze(-1)
+            return self.value_head(
+                self._embed(batch)[0] if embeddings is None else embeddings
+            ).squeeze(-1)
 
     return Module
 
 
 def main() -> None:
     args = arguments(__doc__ or "", runners=2, learners=1, threads=1, wait_ms=0)
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # of every process of Ray; its own default is 1 for an actor with one CPU
+    # of every process of Ray; its own default is 1 for an actor with one CPU
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
     # 15 by default: the driver, which polls, would come before those who work.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray spells it so
     import ray
@@ -61,19 +86,42 @@ def main() -> None:
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
     from ray.tune.registry import register_env
 
-    ray.init(num_cpus=8, num_gpus=0, include_dashboard=False, log_to_driver=False,
-             runtime_env={"env_vars": {"OMP_NUM_THREADS": str(args.threads), "PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}})
+    ray.init(
+        num_cpus=8,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={
+            "env_vars": {
+                "OMP_NUM_THREADS": str(args.threads),
+                "PYTHONPATH": os.path.dirname(os.path.abspath(__file__)),
+            }
+        },
+    )
     register_env("pong", make_game)
     envs = NUM_ENVS // args.runners
     assert BATCH % envs == 0, "a batch is made of whole fragments: 2 runners or more"
     config = (
         IMPALAConfig()
         .environment("pong")
-        .env_runners(num_env_runners=args.runners, num_envs_per_env_runner=envs, rollout_fragment_length=LENGTH)
+        .env_runners(
+            num_env_runners=args.runners,
+            num_envs_per_env_runner=envs,
+            rollout_fragment_length=LENGTH,
+        )
         .learners(num_learners=args.learners, num_gpus_per_learner=0)
         # The learner adds the bootstrap step to each fragment: 81 keeps a fragment one sequence.
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=module(), model_config={"max_seq_len": LENGTH + 1}))
-        .training(train_batch_size_per_learner=STEPS, num_epochs=REUSE, minibatch_size=None, timeout_s_sampler_manager=args.wait_ms / 1000)
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=module(), model_config={"max_seq_len": LENGTH + 1}
+            )
+        )
+        .training(
+            train_batch_size_per_learner=STEPS,
+            num_epochs=REUSE,
+            minibatch_size=None,
+            timeout_s_sampler_manager=args.wait_ms / 1000,
+        )
         .reporting(min_time_s_per_iteration=2, min_train_timesteps_per_iteration=0)
     )
     algorithm = config.build_algo()
@@ -83,17 +131,34 @@ def main() -> None:
     batches = sampled = 0
     while not watch.tell(batches * STEPS, batches * REUSE):
         result = algorithm.train()
-        # The learner's own count of batches: what it has no room for is thrown away. NaN while it has nothing new to tell.
+        # The learner's own count of batches: what it has no room for is thrown away. NaN while it
+        # has nothing new to tell.
         told = result.get("learners", {}).get("default_policy", {}).get("weights_seq_no", math.nan)
         batches = batches if math.isnan(told) else int(told)
         sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", sampled))
         if args.show and not math.isnan(told):
             passes = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
-            print(f"{batches} batches, {passes:.0f} steps passed the learner, {sampled} sampled", file=sys.stderr, flush=True)
+            print(
+                f"{batches} batches, {passes:.0f} steps passed the learner, {sampled} sampled",
+                file=sys.stderr,
+                flush=True,
+            )
     algorithm.stop()
     ray.shutdown()
-    report({**watch.result, "sampled": sampled, "trained": batches * STEPS, "differs": DIFFERS, "settings": {
-        "env runners": args.runners, "learner processes": args.learners, "torch threads": args.threads, "driver waits, ms": args.wait_ms}})
+    report(
+        {
+            **watch.result,
+            "sampled": sampled,
+            "trained": batches * STEPS,
+            "differs": DIFFERS,
+            "settings": {
+                "env runners": args.runners,
+                "learner processes": args.learners,
+                "torch threads": args.threads,
+                "driver waits, ms": args.wait_ms,
+            },
+        }
+    )
 
 
 if __name__ == "__main__":

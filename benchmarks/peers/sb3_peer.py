@@ -1,14 +1,30 @@
-"""Stable-Baselines3: RecurrentPPO of sb3-contrib. Rollouts of 80 steps of 32 environments = two batches of 16 sequences, two epochs."""
+"""Stable-Baselines3: RecurrentPPO of sb3-contrib. Rollouts of 80 steps of 32 environments = two
+batches of 16 sequences, two epochs.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from work import BATCH, LENGTH, LSTM, NUM_ENVS, REUSE, STEPS, Stopwatch, arguments, make_game, report, torso
+from work import (
+    BATCH,
+    LENGTH,
+    LSTM,
+    NUM_ENVS,
+    REUSE,
+    STEPS,
+    Stopwatch,
+    arguments,
+    make_game,
+    report,
+    torso,
+)
 
-DIFFERS = ("PPO: collects and trains in turns; sequences are cut at a random place of the rollout and at episode ends, and padded; "
-           "without burn-in; environments through Gymnasium")
+DIFFERS = (
+    "PPO: collects and trains in turns; sequences are cut at a random place of the rollout and at"
+    " episode ends, and padded; without burn-in; environments through Gymnasium"
+)
 
 
 def main() -> None:
@@ -40,15 +56,37 @@ def main() -> None:
 
     envs = (SubprocVecEnv if args.processes else DummyVecEnv)([make_game] * NUM_ENVS)
     model = RecurrentPPO(
-        "CnnLstmPolicy", envs, n_steps=LENGTH, batch_size=STEPS, n_epochs=REUSE, device="cpu",
-        policy_kwargs={"features_extractor_class": Torso, "net_arch": [], "lstm_hidden_size": LSTM, "shared_lstm": True,
-                       "enable_critic_lstm": False})
+        "CnnLstmPolicy",
+        envs,
+        n_steps=LENGTH,
+        batch_size=STEPS,
+        n_epochs=REUSE,
+        device="cpu",
+        policy_kwargs={
+            "features_extractor_class": Torso,
+            "net_arch": [],
+            "lstm_hidden_size": LSTM,
+            "shared_lstm": True,
+            "enable_critic_lstm": False,
+        },
+    )
     if args.show:
         print(model.policy, file=sys.stderr)
     model.learn(10**12, callback=Clock())
-    assert model._n_updates == (model.num_timesteps // (NUM_ENVS * LENGTH)) * REUSE, "SB3 counts epochs here"
-    report({**watch.result, "differs": DIFFERS, "settings": {"environments in": "32 processes" if args.processes else "the one process",
-            "torch threads": args.threads, "sequences in a batch": BATCH}})
+    assert model._n_updates == (model.num_timesteps // (NUM_ENVS * LENGTH)) * REUSE, (
+        "SB3 counts epochs here"
+    )
+    report(
+        {
+            **watch.result,
+            "differs": DIFFERS,
+            "settings": {
+                "environments in": "32 processes" if args.processes else "the one process",
+                "torch threads": args.threads,
+                "sequences in a batch": BATCH,
+            },
+        }
+    )
     envs.close()
 
 

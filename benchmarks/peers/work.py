@@ -1,4 +1,6 @@
-"""The work every contender does, the game as the peers play it, and the stopwatch. Imported in every virtual environment."""
+"""The work every contender does, the game as the peers play it, and the stopwatch. Imported in
+every virtual environment.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ WARM = 10  # updates before the clock starts
 
 
 def make_game(*_: Any, **__: Any) -> Any:
-    """Pong as dicerl plays it: 18 actions, frame skip 4 with the maximum of two, 84 x 84 gray, 4 stacked; no-ops, no clipping, no lives."""
+    """Pong as dicerl plays it: 18 actions, frame skip 4 with the maximum of two, 84 x 84 gray, 4
+    stacked; no-ops, no clipping, no lives.
+    """
     import ale_py
     import gymnasium as gym
 
     if hasattr(gym, "register_envs"):  # Gymnasium 1; before, the import alone did it
         gym.register_envs(ale_py)
-    env = gym.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0, full_action_space=True)
-    env = gym.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
+    env = gym.make(
+        "ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0, full_action_space=True
+    )
+    env = gym.wrappers.AtariPreprocessing(
+        env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True
+    )
     if hasattr(gym.wrappers, "FrameStackObservation"):
         return gym.wrappers.FrameStackObservation(env, 4)
     return gym.wrappers.FrameStack(env, 4)
@@ -41,7 +49,9 @@ def torso() -> Any:
     for filters, kernel, stride in CHANNELS:
         layers += [nn.Conv2d(channels, filters, kernel, stride), nn.ReLU()]
         channels, side = filters, (side - kernel) // stride + 1
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side * side, HIDDEN), nn.ReLU())
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(channels * side * side, HIDDEN), nn.ReLU()
+    )
 
 
 def cpu_seconds() -> float:
@@ -55,7 +65,8 @@ def cpu_seconds() -> float:
             continue
         pid = int(entry.parent.name)
         parents[pid] = int(fields[1])
-        used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # with the children it has waited for
+        # with the children it has waited for
+        used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def below(pid: int) -> bool:
         while pid in parents:
@@ -77,7 +88,9 @@ class Stopwatch:
         self.result: dict[str, float] = {}
 
     def tell(self, steps: int, updates: int) -> bool:
-        """Call it with what was trained so far (each step once), as often as you like: only new updates count. True when the time is over."""
+        """Call it with what was trained so far (each step once), as often as you like: only new
+        updates count. True when the time is over.
+        """
         if updates == self._updates:
             return bool(self.result)
         self._updates = updates
@@ -87,21 +100,34 @@ class Stopwatch:
             return False
         elapsed = time.perf_counter() - self._start[0]
         if elapsed >= self._seconds and not self.result:
-            used, stepped, updated = cpu_seconds() - self._start[1], steps - self._start[2], updates - self._start[3]
+            used, stepped, updated = (
+                cpu_seconds() - self._start[1],
+                steps - self._start[2],
+                updates - self._start[3],
+            )
             self.result = {
-                "steps_per_s": round(stepped / elapsed, 1), "seconds": round(elapsed, 1), "agent_steps": stepped, "updates": updated,
-                "trained_per_step": round(updated * STEPS / max(stepped, 1), 2), "cores_busy": round(used / elapsed, 2),
-                "steps_per_cpu_s": round(stepped / used, 1)}
+                "steps_per_s": round(stepped / elapsed, 1),
+                "seconds": round(elapsed, 1),
+                "agent_steps": stepped,
+                "updates": updated,
+                "trained_per_step": round(updated * STEPS / max(stepped, 1), 2),
+                "cores_busy": round(used / elapsed, 2),
+                "steps_per_cpu_s": round(stepped / used, 1),
+            }
         return bool(self.result)
 
 
 def arguments(description: str, **settings: int) -> argparse.Namespace:
     """--seconds, and one option for each setting that is worth trying."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--seconds", type=float, default=60.0, help="to measure, after the first updates")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="to measure, after the first updates"
+    )
     parser.add_argument("--show", action="store_true", help="print the network to standard error")
     for name, value in settings.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default: {value}")
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, default=value, help=f"default: {value}"
+        )
     return parser.parse_args()
 
 

@@ -1,4 +1,6 @@
-"""``dicerl bench`` as a value: stages, limit, the whole under each runtime, and what one would change."""
+"""``dicerl bench`` as a value: stages, limit, the whole under each runtime, and what one would
+change.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,25 @@ from dicerl.runtime.setup import plan
 
 
 def bench(
-    config: Config, seconds: float = 20.0, say: Callable[[str], None] = lambda line: None, repeat: int = 1,
+    config: Config,
+    seconds: float = 20.0,
+    say: Callable[[str], None] = lambda line: None,
+    repeat: int = 1,
     runtimes: Sequence[str] = ("serial", "process"),
 ) -> dict[str, Any]:
-    """Medians over ``repeat``. Wholes and stages take turns, and each whole is compared with the stages around it: machines change their speed.
+    """Medians over ``repeat``. Wholes and stages take turns, and each whole is compared with the
+    stages around it: machines change their speed.
 
-    The headline is the faster runtime's; ``default_runtime`` is what a run with these settings would take."""
+    The headline is the faster runtime's; ``default_runtime`` is what a run with these settings
+    would take.
+    """
     config = validate(config)
     spec = env_spec(config)
     chosen = plan(config, spec).runtime
-    plans = {kind: plan(config.replace(**{"runtime.kind": kind}), spec) for kind in dict.fromkeys([chosen, *runtimes])}
+    plans = {
+        kind: plan(config.replace(**{"runtime.kind": kind}), spec)
+        for kind in dict.fromkeys([chosen, *runtimes])
+    }
     several = plans.get("process", plans[chosen])  # its actors share the environments
     alone: list[dict[str, float]] = []
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in plans}
@@ -34,19 +45,45 @@ def bench(
             say(f"the whole, runtime {kind}, for {seconds:.0f} s …{mark}")
             found[kind] = whole(config.replace(**{"runtime.kind": kind}), spec, machine, seconds)
         valid = statistics.fmean(run.get("valid_fraction", 1.0) for run in found.values())
-        alone.append(stages(config, spec, several, max(0.5, seconds / 5), lambda line, mark=mark: say(line + mark), valid))  # type: ignore[misc]
+        alone.append(
+            stages(
+                config,
+                spec,
+                several,
+                max(0.5, seconds / 5),
+                lambda line, mark=mark: say(line + mark),
+                valid,
+            )
+        )  # type: ignore[misc]
         for kind, run in found.items():
-            around = statistics.fmean(x["limit_steps_per_s"] for x in alone[-2:])  # right before it and right after it
+            # right before it and right after it
+            around = statistics.fmean(x["limit_steps_per_s"] for x in alone[-2:])
             runs[kind].append(run | {"efficiency": run["steps_per_s"] / around})
-    wholes = {kind: {**_medians(found), "runs": [round(r["steps_per_s"], 1) for r in found],
-                     "efficiencies": [round(r["efficiency"], 3) for r in found]} for kind, found in runs.items()}
+    wholes = {
+        kind: {
+            **_medians(found),
+            "runs": [round(r["steps_per_s"], 1) for r in found],
+            "efficiencies": [round(r["efficiency"], 3) for r in found],
+        }
+        for kind, found in runs.items()
+    }
     best = max(wholes, key=lambda kind: wholes[kind]["steps_per_s"])
     result = {
-        "env": spec.name, "preset": config.preset, "runtime": best, "default_runtime": chosen, "cores": several.cores,
-        "device": str(several.device), "num_envs": config.runtime.num_envs, "num_actors": several.num_actors,
-        "num_learners": plans[best].num_learners, "learner_threads": plans[best].learner_threads,
+        "env": spec.name,
+        "preset": config.preset,
+        "runtime": best,
+        "default_runtime": chosen,
+        "cores": several.cores,
+        "device": str(several.device),
+        "num_envs": config.runtime.num_envs,
+        "num_actors": several.num_actors,
+        "num_learners": plans[best].num_learners,
+        "learner_threads": plans[best].learner_threads,
         **{k: round(v, 1) for k, v in _medians(alone).items()},
-        "whole_steps_per_s": wholes[best]["steps_per_s"], "efficiency": wholes[best]["efficiency"], "repeat": repeat, "whole": wholes,
+        "whole_steps_per_s": wholes[best]["steps_per_s"],
+        "efficiency": wholes[best]["efficiency"],
+        "repeat": repeat,
+        "whole": wholes,
     }
     return result | {"advice": advice(result)}
 
@@ -64,23 +101,41 @@ def advice(result: dict[str, Any]) -> list[str]:
     if gain > 1.05:
         lines.append(f"--runtime {best}: {gain:.2f} times the steps/s of {default} here")
     if best == "process":
-        actors, learners, threads, cores = (result[name] for name in ("num_actors", "num_learners", "learner_threads", "cores"))
+        actors, learners, threads, cores = (
+            result[name] for name in ("num_actors", "num_learners", "learner_threads", "cores")
+        )
         if here.get("learner_starved", 0.0) > 0.15 and actors < min(cores, result["num_envs"]):
-            lines.append(f"--runtime.num-actors {actors + 1}: the learner waits for data {here['learner_starved']:.0%} of its time")
+            lines.append(
+                f"--runtime.num-actors {actors + 1}: the learner waits for data"
+                f" {here['learner_starved']:.0%} of its time"
+            )
         if here.get("actor_waiting", 0.0) > 0.3 and learners * threads < cores:
-            lines.append(f"--runtime.learner-threads {threads + 1}, or for a small network --runtime.num-learners {learners + 1}: actors wait for "
-                         f"the learner {here['actor_waiting']:.0%} of their time")
+            lines.append(
+                f"--runtime.learner-threads {threads + 1}, or for a small network"
+                f" --runtime.num-learners {learners + 1}: actors wait for the learner"
+                f" {here['actor_waiting']:.0%} of their time"
+            )
         elif here.get("actor_waiting", 0.0) > 0.3:
-            lines.append(f"a smaller network or less sequence.reuse: actors wait for the learner {here['actor_waiting']:.0%} of their time")
+            lines.append(
+                "a smaller network or less sequence.reuse: actors wait for the learner"
+                f" {here['actor_waiting']:.0%} of their time"
+            )
     if here.get("actor_environment", 0.0) > 0.6:
-        lines.append(f"a faster environment, or more cores: actors spend {here['actor_environment']:.0%} of their time in it")
+        lines.append(
+            f"a faster environment, or more cores: actors spend {here['actor_environment']:.0%} of"
+            " their time in it"
+        )
     if here.get("policy_lag", 0.0) > 20:
-        lines.append(f"a smaller runtime.push_every or pull_every: data is {here['policy_lag']:.0f} updates old when it is trained")
+        lines.append(
+            f"a smaller runtime.push_every or pull_every: data is {here['policy_lag']:.0f} updates"
+            " old when it is trained"
+        )
     return lines
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, float, float, float]]:
     """(name, before, after, after / before) of every number the two have in common."""
+
     def flat(node: dict[str, Any], prefix: str = "") -> dict[str, float]:
         numbers: dict[str, float] = {}
         for name, value in node.items():
@@ -91,4 +146,8 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, fl
         return numbers
 
     old, new = flat(before), flat(after)
-    return [(name, old[name], new[name], new[name] / old[name]) for name in old if name in new and old[name] > 0]
+    return [
+        (name, old[name], new[name], new[name] / old[name])
+        for name in old
+        if name in new and old[name] > 0
+    ]

@@ -10,23 +10,56 @@ from typing import Any
 
 from dicerl.errors import ConfigError, DicerlError
 
-STAGES = {"environment alone": "env_steps_per_s", "inference alone": "inference_steps_per_s", "burn-in forward alone": "burn_in_steps_per_s",
-          "training alone": "train_steps_per_s", "limit": "limit_steps_per_s"}
-WAITS = {"actor": ("environment", "inference", "copying", "waiting"), "learner": ("training", "copying", "pushing", "starved")}
+STAGES = {
+    "environment alone": "env_steps_per_s",
+    "inference alone": "inference_steps_per_s",
+    "burn-in forward alone": "burn_in_steps_per_s",
+    "training alone": "train_steps_per_s",
+    "limit": "limit_steps_per_s",
+}
+WAITS = {
+    "actor": ("environment", "inference", "copying", "waiting"),
+    "learner": ("training", "copying", "pushing", "starved"),
+}
 
 
 def add_parser(commands: Any, add_config: Any) -> None:
     parser = commands.add_parser(
-        "bench", help="measure throughput", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Agent steps per second of environment, inference, burn-in and training alone (one thread each, at the run's batch\n"
-                    "sizes), the limit they set, cores / (1/env + 1/infer + uses (1/train + burn_in/T 1/burn_in_forward)), uses = reuse and\n"
-                    "what is replayed, and the whole under both runtimes (or the one given): its share of the limit, who waited for whom, and\n"
-                    "what would be faster.",
-        epilog="examples:\n  dicerl bench pong --seconds 30 --repeat 5 --json > before.json\n  dicerl bench --compare before.json after.json")
+        "bench",
+        help="measure throughput",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Agent steps per second of environment, inference, burn-in and training alone (one"
+            " thread each, at the run's batch\nsizes), the limit they set, cores / (1/env + 1/infer"
+            " + uses (1/train + burn_in/T 1/burn_in_forward)), uses = reuse and\nwhat is replayed,"
+            " and the whole under both runtimes (or the one given): its share of the limit, who"
+            " waited for whom, and\nwhat would be faster."
+        ),
+        epilog=(
+            "examples:\n  dicerl bench pong --seconds 30 --repeat 5 --json > before.json\n  dicerl"
+            " bench --compare before.json after.json"
+        ),
+    )
     add_config(parser, optional=True)
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of the whole run's measurement (default 20)")
-    parser.add_argument("--repeat", type=int, default=1, help="measure all of it so often and give medians (default 1)")
-    parser.add_argument("--compare", nargs=2, metavar=("A.json", "B.json"), help="two results of --json beside each other; measures nothing")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        help="length of the whole run's measurement (default 20)",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=1,
+        help="measure all of it so often and give medians (default 1)",
+    )
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A.json", "B.json"),
+        help="two results of --json beside each other; measures nothing",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -43,7 +76,9 @@ def run(args: argparse.Namespace, config_of: Any) -> int:
     from dicerl.bench.bench import bench
 
     runtimes = ("serial", "process") if getattr(args, "runtime.kind", "auto") == "auto" else ()
-    result = bench(config, args.seconds, lambda line: print(line, file=sys.stderr), args.repeat, runtimes)
+    result = bench(
+        config, args.seconds, lambda line: print(line, file=sys.stderr), args.repeat, runtimes
+    )
     print(json.dumps(result) if args.json else "\n".join(describe(result)))
     return 0
 
@@ -51,18 +86,32 @@ def run(args: argparse.Namespace, config_of: Any) -> int:
 def describe(result: dict[str, Any]) -> list[str]:
     """For a person."""
     median = f", medians of {result['repeat']}" if result["repeat"] > 1 else ""
-    lines = [f"{result['env']}, preset {result['preset']}, {result['cores']} cores, learner on {result['device']}; agent steps/s{median}"]
-    lines += [f"  {title:<24}{f'{result[key]:,.0f}' if result[key] else '–':>12}" for title, key in STAGES.items()]
+    lines = [
+        f"{result['env']}, preset {result['preset']}, {result['cores']} cores, learner on"
+        f" {result['device']}; agent steps/s{median}"
+    ]
+    lines += [
+        f"  {title:<24}{f'{result[key]:,.0f}' if result[key] else '–':>12}"
+        for title, key in STAGES.items()
+    ]
     for kind, whole in result["whole"].items():
         mark = " (what it would use)" if kind == result["default_runtime"] else ""
-        lines.append(f"  {'the whole, ' + kind:<24}{whole['steps_per_s']:>12,.0f}   {whole['efficiency']:.0%} of the limit{mark}")
+        lines.append(
+            f"  {'the whole, ' + kind:<24}{whole['steps_per_s']:>12,.0f}  "
+            f" {whole['efficiency']:.0%} of the limit{mark}"
+        )
         for who, names in WAITS.items():
-            parts = [f"{name} {whole[f'{who}_{name}']:.0%}" for name in names if f"{who}_{name}" in whole]
+            parts = [
+                f"{name} {whole[f'{who}_{name}']:.0%}" for name in names if f"{who}_{name}" in whole
+            ]
             if parts:
                 lines.append(f"    {who + ':':<10}{', '.join(parts)}")
         if "policy_lag" in whole:
-            lines.append(f"    policy lag {whole['policy_lag']:.1f} updates, {whole.get('queued_sequences', 0):.0f} sequences waiting, "
-                         f"{whole['memory_bytes'] / 2**20:,.0f} MiB")
+            lines.append(
+                f"    policy lag {whole['policy_lag']:.1f} updates,"
+                f" {whole.get('queued_sequences', 0):.0f} sequences waiting,"
+                f" {whole['memory_bytes'] / 2**20:,.0f} MiB"
+            )
     return lines + [f"  try {line}" for line in result["advice"]]
 
 
@@ -74,7 +123,9 @@ def _compare(before: str, after: str) -> int:
         try:
             results.append(json.loads(Path(path).read_text()))
         except (OSError, ValueError) as error:
-            raise DicerlError(f"{path} cannot be read: {error}; it must be what dicerl bench --json printed") from None
+            raise DicerlError(
+                f"{path} cannot be read: {error}; it must be what dicerl bench --json printed"
+            ) from None
         if not isinstance(results[-1], dict) or "limit_steps_per_s" not in results[-1]:
             raise DicerlError(f"{path} is no result of dicerl bench --json")
     print(f"{'':<36}{Path(before).name:>16}{Path(after).name:>16}{'ratio':>8}")

@@ -1,4 +1,6 @@
-"""Memory of a process and all its descendants, each shared page counted once. Linux only; elsewhere it is unknown."""
+"""Memory of a process and all its descendants, each shared page counted once. Linux only; elsewhere
+it is unknown.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """Proportional set size: a page that n processes share counts 1/n in each, so the sum counts it once. 0 where unknown."""
+    """Proportional set size: a page that n processes share counts 1/n in each, so the sum counts it
+    once. 0 where unknown.
+    """
     total = 0
     for each in descendants(os.getpid() if pid is None else pid):
         try:
@@ -49,7 +53,13 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._done.set()
         self._thread.join()
-        self.most = max(self.most, resident_bytes())  # a short run may have ended between two samples
+        # a short run may have ended between two samples
+        self.most = max(self.most, resident_bytes())

@@ -2,7 +2,8 @@
 
     limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),    uses = reuse * batch / (batch - replayed)
 
-Every rate is in agent steps per second, which the steps that reset an environment are not. A feed-forward network has no burn-in to pay for.
+Every rate is in agent steps per second, which the steps that reset an environment are not. A
+feed-forward network has no burn-in to pay for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from dicerl.sequence import Arrays, allocate, schema, window_length
 
 
 def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
-    """Steps per second of ``call``, which does ``steps`` of them, over all this time: what slows a machine now and then slows the whole, too."""
+    """Steps per second of ``call``, which does ``steps`` of them, over all this time: what slows a
+    machine now and then slows the whole, too.
+    """
     call()
     count, start = 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < seconds or count == 0:
@@ -34,12 +37,19 @@ def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
 
 
 def stages(
-    config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Callable[[str], None], valid: float = 1.0,
+    config: Config,
+    spec: EnvSpec,
+    machine: Plan,
+    seconds: float,
+    say: Callable[[str], None],
+    valid: float = 1.0,
 ) -> dict[str, float]:
-    """Environment, inference, burn-in forward and training alone, each on one thread at the run's real batch sizes, on random play.
+    """Environment, inference, burn-in forward and training alone, each on one thread at the run's
+    real batch sizes, on random play.
 
-    ``valid`` is the fraction of a run's steps that are agent steps: where episodes are short, the reset steps between them cost time in
-    every stage."""
+    ``valid`` is the fraction of a run's steps that are agent steps: where episodes are short, the
+    reset steps between them cost time in every stage.
+    """
     keep_freed_memory()
     torch.set_num_threads(1)
     rng = np.random.default_rng(config.seed)
@@ -47,21 +57,37 @@ def stages(
     env = make_vector_env(config, n, num_threads=1)
     env.reset(config.seed)
     say("environment alone …")
-    slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)  # a second, reset steps too
+    # a second, reset steps too
+    slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)
     batch = _played(config, spec, env, rng, valid)
     env.close()
     result = {"env_steps_per_s": valid * slots}
 
     network = build_network(config, spec)
-    observation, state = np.resize(batch["observation"][-1], (n, *spec.observation_shape)), network.initial_state(n)
+    observation, state = (
+        np.resize(batch["observation"][-1], (n, *spec.observation_shape)),
+        network.initial_state(n),
+    )
     last_action, last_reward = np.resize(batch["action"][-1], n), np.resize(batch["reward"][-1], n)
-    behaviour = np.stack([np.resize(batch[name][-1], n) for name in PARAMETERS[config.behaviour.family]], 1)
+    behaviour = np.stack(
+        [np.resize(batch[name][-1], n) for name in PARAMETERS[config.behaviour.family]], 1
+    )
     say("inference alone …")
-    result["inference_steps_per_s"] = rate(lambda: sample(
-        acting_policy(config, network, observation, state, last_action, last_reward, behaviour)[0], rng), valid * n, seconds)
+    result["inference_steps_per_s"] = rate(
+        lambda: sample(
+            acting_policy(config, network, observation, state, last_action, last_reward, behaviour)[
+                0
+            ],
+            rng,
+        ),
+        valid * n,
+        seconds,
+    )
 
     burn_in = config.sequence.burn_in
-    first = torch.from_numpy(~np.concatenate([np.ones_like(batch["valid"][:1]), batch["valid"][:-1]]))
+    first = torch.from_numpy(
+        ~np.concatenate([np.ones_like(batch["valid"][:1]), batch["valid"][:-1]])
+    )
     size, length = config.sequence.batch, config.sequence.length
     trained = config.replace(**{"sequence.burn_in": 0})
     learner = Learner(trained, network, machine.total_updates, machine.device)
@@ -78,23 +104,38 @@ def stages(
     fields = schema(config, spec)
     batch = {name: x[burn_in:] if fields[name].per_step else x for name, x in batch.items()}
     say("training alone …")
-    result["train_steps_per_s"] = rate(lambda: learner.update(batch), valid * length * size, seconds)
+    result["train_steps_per_s"] = rate(
+        lambda: learner.update(batch), valid * length * size, seconds
+    )
     uses = config.sequence.reuse * size / (size - config.replayed)
-    cost = 1 / result["env_steps_per_s"] + 1 / result["inference_steps_per_s"] + uses * (
-        1 / result["train_steps_per_s"] + burn_in / length / rate_of_burn_in)
-    result |= {"burn_in_steps_per_s": rate_of_burn_in if np.isfinite(rate_of_burn_in) else 0.0, "limit_steps_per_s": machine.cores / cost}
+    cost = (
+        1 / result["env_steps_per_s"]
+        + 1 / result["inference_steps_per_s"]
+        + uses * (1 / result["train_steps_per_s"] + burn_in / length / rate_of_burn_in)
+    )
+    result |= {
+        "burn_in_steps_per_s": rate_of_burn_in if np.isfinite(rate_of_burn_in) else 0.0,
+        "limit_steps_per_s": machine.cores / cost,
+    }
     return result
 
 
-def _played(config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator, valid: float) -> Arrays:
-    """A batch of windows of random play, with some inverse temperature and as many reset steps as asked for; environments repeat where a
-    batch holds more."""
+def _played(
+    config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator, valid: float
+) -> Arrays:
+    """A batch of windows of random play, with some inverse temperature and as many reset steps as
+    asked for; environments repeat where a batch holds more.
+    """
     windows = allocate(schema(config, spec), window_length(config), config.sequence.batch)
     columns = np.arange(config.sequence.batch) % env.num_envs
     for t in range(window_length(config)):
         action = rng.integers(spec.num_actions, size=env.num_envs)
         observation, reward, terminated, _ = env.step(action)
-        windows["observation"][t], windows["action"][t], windows["reward"][t] = observation[columns], action[columns], reward[columns]
+        windows["observation"][t], windows["action"][t], windows["reward"][t] = (
+            observation[columns],
+            action[columns],
+            reward[columns],
+        )
         windows["discount"][t] = np.where(terminated, 0.0, config.loss.discount)[columns]
     windows["valid"][:] = rng.random(windows["valid"].shape) < valid
     windows["log_prob"][:] = -np.log(spec.num_actions)

@@ -17,22 +17,42 @@ from dicerl.progress import Progress
 from dicerl.run import Run
 from dicerl.runtime.setup import Plan, prepare_network
 
-# Of a train line: fractions of the actors' and of the learner's time, and how far the two are apart.
-TOLD = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting", "learner_training", "learner_copying", "learner_pushing",
-        "learner_starved", "queued_sequences", "policy_lag", "policy_lag_max", "valid_fraction")
+# Of a train line: fractions of the actors' and of the learner's time, and how far the two are
+# apart.
+TOLD = (
+    "actor_environment",
+    "actor_inference",
+    "actor_copying",
+    "actor_waiting",
+    "learner_training",
+    "learner_copying",
+    "learner_pushing",
+    "learner_starved",
+    "queued_sequences",
+    "policy_lag",
+    "policy_lag_max",
+    "valid_fraction",
+)
 
 STEPS_A_LINE = 3200  # trained ones between two train lines
 WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the time asked for
-TURNOVERS, PATIENCE = 2.0, 15.0  # how often the collector's contents are replaced; how many times longer than asked that may take
+# how often the collector's contents are replaced; how many times longer than asked that may take
+TURNOVERS, PATIENCE = 2.0, 15.0
 
 
 def updates_a_line(config: Config) -> int:
-    """So few that even slow updates tell several times who waits for whom, so many that quick ones are not slowed down by telling."""
-    return max(1, min(config.log_every, STEPS_A_LINE // (config.sequence.batch * config.sequence.length)))
+    """So few that even slow updates tell several times who waits for whom, so many that quick ones
+    are not slowed down by telling.
+    """
+    return max(
+        1, min(config.log_every, STEPS_A_LINE // (config.sequence.batch * config.sequence.length))
+    )
 
 
 class Stopwatch(Progress):
-    """Counts agent steps between two updates of the learner: from when it is warm, for so long that what waits in the collector hardly matters."""
+    """Counts agent steps between two updates of the learner: from when it is warm, for so long that
+    what waits in the collector hardly matters.
+    """
 
     def __init__(self, seconds: float, repeat: int, held: int) -> None:
         super().__init__("", quiet=True)
@@ -67,17 +87,51 @@ class Stopwatch(Progress):
         return (self._end[1] - self._start[1]) / (self._end[0] - self._start[0])
 
 
-def whole(config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: Stopwatch | None = None) -> dict[str, float]:
-    """{"steps_per_s", "memory_bytes" (the most), and what of TOLD the runtime tells} of a real run, evaluation and checkpoints aside."""
-    watch = watch or Stopwatch(seconds, spec.action_repeat, machine.capacity * config.sequence.length)
+def whole(
+    config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: Stopwatch | None = None
+) -> dict[str, float]:
+    """{"steps_per_s", "memory_bytes" (the most), and what of TOLD the runtime tells} of a real run,
+    evaluation and checkpoints aside.
+    """
+    watch = watch or Stopwatch(
+        seconds, spec.action_repeat, machine.capacity * config.sequence.length
+    )
     with tempfile.TemporaryDirectory() as folder:
-        long = config.replace(**{
-            "run_dir": f"{folder}/run", "frames": 10**12, "evaluation.every": 0, "checkpoint.every": 0, "tensorboard": False,
-            "optimizer.warmup": 1000.0, "log_every": updates_a_line(config)})
+        long = config.replace(
+            **{
+                "run_dir": f"{folder}/run",
+                "frames": 10**12,
+                "evaluation.every": 0,
+                "checkpoint.every": 0,
+                "tensorboard": False,
+                "optimizer.warmup": 1000.0,
+                "log_every": updates_a_line(config),
+            }
+        )
         with Watch(every=min(5.0, max(0.5, seconds / 4))) as memory:
-            run_to_end(Run.create(long), spec, machine, prepare_network(long, spec, None), None, None, True, progress=watch, stop_when=watch.done)
-        if not watch.done():  # Ctrl-C, which a run takes for a wish to be saved; here there is nothing to save and nothing to go on with
+            run_to_end(
+                Run.create(long),
+                spec,
+                machine,
+                prepare_network(long, spec, None),
+                None,
+                None,
+                True,
+                progress=watch,
+                stop_when=watch.done,
+            )
+        # Ctrl-C, which a run takes for a wish to be saved; here there is nothing to save and
+        # nothing to go on with
+        if not watch.done():
             raise KeyboardInterrupt
-        lines = [x for x in read_lines(Path(folder) / "run" / "metrics.jsonl") if x["kind"] == "train" and x["time"] > watch.started]
-    means = {name: statistics.fmean(x[name] for x in lines if name in x) for name in TOLD if any(name in x for x in lines)}
+        lines = [
+            x
+            for x in read_lines(Path(folder) / "run" / "metrics.jsonl")
+            if x["kind"] == "train" and x["time"] > watch.started
+        ]
+    means = {
+        name: statistics.fmean(x[name] for x in lines if name in x)
+        for name in TOLD
+        if any(name in x for x in lines)
+    }
     return {"steps_per_s": watch.steps_per_s(), "memory_bytes": memory.most, **means}

@@ -1,6 +1,8 @@
-"""The Bandits Vote Algorithm, BVA (SPEC 4): which temperatures pay, found by an ensemble of tile-coded bandits.
+"""The Bandits Vote Algorithm, BVA (SPEC 4): which temperatures pay, found by an ensemble of
+tile-coded bandits.
 
-The searched quantity is x = log(1 + 1/tau), so that 1/tau = exp(x) - 1; 1/tau in [0, 50] is x in [0, log 51].
+The searched quantity is x = log(1 + 1/tau), so that 1/tau = exp(x) - 1; 1/tau in [0, 50] is x in
+[0, log 51].
 """
 
 from __future__ import annotations
@@ -28,25 +30,42 @@ def x_from_inv_temperature(inv_temperature: Any) -> Any:
 
 
 class Bandit:
-    """One bandit: K = floor((right - left) / accuracy) tiles of equal width that cover [left, right] exactly.
+    """One bandit: K = floor((right - left) / accuracy) tiles of equal width that cover [left,
+    right] exactly.
 
     weights w and counts N are vectors of K; d = num_candidates.
     """
 
     def __init__(
-        self, mode: str, left: float, right: float, accuracy: float, width: int, learning_rate: float,
-        num_candidates: int, ucb_scale: float = 1.0,
+        self,
+        mode: str,
+        left: float,
+        right: float,
+        accuracy: float,
+        width: int,
+        learning_rate: float,
+        num_candidates: int,
+        ucb_scale: float = 1.0,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; it can be 'argmax' or 'random'")
         if not right > left or not accuracy > 0:
-            raise ValueError(f"a bandit needs left < right and accuracy > 0; got [{left}, {right}] and {accuracy}")
+            raise ValueError(
+                f"a bandit needs left < right and accuracy > 0; got [{left}, {right}] and"
+                f" {accuracy}"
+            )
         if width < 0 or num_candidates < 1:
-            raise ValueError(f"a bandit needs width >= 0 and num_candidates >= 1; got {width} and {num_candidates}")
+            raise ValueError(
+                f"a bandit needs width >= 0 and num_candidates >= 1; got {width} and"
+                f" {num_candidates}"
+            )
         # 1e-9: (0.3 - 0) / 0.1 is 2.9999999999999996 in floating point and means 3 tiles.
         self.num_tiles = math.floor((right - left) / accuracy + 1e-9)
         if self.num_tiles < 1:
-            raise ValueError(f"accuracy {accuracy} leaves no tile in [{left}, {right}]; it must be at most {right - left}")
+            raise ValueError(
+                f"accuracy {accuracy} leaves no tile in [{left}, {right}]; it must be at most"
+                f" {right - left}"
+            )
         self.mode, self.left, self.right, self.accuracy = mode, left, right, accuracy
         self.width, self.learning_rate = width, learning_rate
         self.num_candidates, self.ucb_scale = num_candidates, ucb_scale
@@ -60,37 +79,51 @@ class Bandit:
     def tile(self, x: float) -> int:
         """floor((clip(x) - left) / tile width); x = right falls in the last tile."""
         clipped = min(max(x, self.left), self.right)
-        return min(int((clipped - self.left) * self.num_tiles / (self.right - self.left)), self.num_tiles - 1)
+        return min(
+            int((clipped - self.left) * self.num_tiles / (self.right - self.left)),
+            self.num_tiles - 1,
+        )
 
     def edges(self, tile: int) -> tuple[float, float]:
         """The tile's borders in x."""
         width = (self.right - self.left) / self.num_tiles
-        return self.left + tile * width, self.right if tile == self.num_tiles - 1 else self.left + (tile + 1) * width
+        return self.left + tile * width, (
+            self.right if tile == self.num_tiles - 1 else self.left + (tile + 1) * width
+        )
 
     def values(self) -> Floats:
-        """V_i = mean of w over [i - width, i + width], cut at the borders with the denominator cut too (eq. bandit_eval)."""
+        """V_i = mean of w over [i - width, i + width], cut at the borders with the denominator cut
+        too (eq. bandit_eval).
+        """
         return np.asarray(self._mean_over_window @ self.weights)
 
     def scores(self) -> Floats:
-        """(V_i - mean V) / std V + c sqrt(log(1 + sum N) / (1 + N_i)) (eq. bandit_score); first term 0 where std is 0."""
+        """(V_i - mean V) / std V + c sqrt(log(1 + sum N) / (1 + N_i)) (eq. bandit_score); first
+        term 0 where std is 0.
+        """
         values = self.values()
         mean = float(np.add.reduce(values)) / self.num_tiles
         centred = values - mean
         std = math.sqrt(float(centred @ centred) / self.num_tiles)
-        ucb = self.ucb_scale * np.sqrt(math.log1p(int(np.add.reduce(self.counts))) / (1.0 + self.counts))
+        ucb = self.ucb_scale * np.sqrt(
+            math.log1p(int(np.add.reduce(self.counts))) / (1.0 + self.counts)
+        )
         if std <= 1e-12 * max(1.0, abs(mean)):  # equal but for rounding
             return np.asarray(ucb)
         return np.asarray(centred / std + ucb)
 
     def candidates(self, rng: np.random.Generator, scores: Floats | None = None) -> Floats:
-        """d points x, one uniformly inside each chosen tile: the top d scores, or d drawn without replacement.
+        """d points x, one uniformly inside each chosen tile: the top d scores, or d drawn without
+        replacement.
 
-        ``scores`` may be given where they are known."""
+        ``scores`` may be given where they are known.
+        """
         if scores is None:
             scores = self.scores()
         d = min(self.num_candidates, self.num_tiles)
         if self.mode == "argmax":
-            tiles = np.lexsort((rng.random(self.num_tiles), -scores))[:d]  # ties are broken at random
+            # ties are broken at random
+            tiles = np.lexsort((rng.random(self.num_tiles), -scores))[:d]
         else:
             # Gumbel top-d: exactly d draws without replacement from softmax(scores).
             tiles = np.argsort(-(scores + rng.gumbel(size=self.num_tiles)))[:d]
@@ -98,7 +131,9 @@ class Bandit:
         return np.asarray(self.left + (tiles + rng.random(d)) * width)
 
     def update(self, x: float, g: float) -> None:
-        """w_j += lr (g - V_i) for every j in the window of i = tile(x); N_i += 1 (eq. bandit_update)."""
+        """w_j += lr (g - V_i) for every j in the window of i = tile(x); N_i += 1 (eq.
+        bandit_update).
+        """
         if not math.isfinite(g):
             raise ValueError(f"a bandit was given the return {g}; it must be finite")
         i = self.tile(x)
@@ -108,12 +143,21 @@ class Bandit:
 
 
 class BanditVote:
-    """M bandits with drawn modes, learning rates and widths; each proposes, each learns from every (x, g)."""
+    """M bandits with drawn modes, learning rates and widths; each proposes, each learns from every
+    (x, g).
+    """
 
     def __init__(
-        self, num_bandits: int = 7, left: float = 0.0, right: float = MAX_X, accuracy: float = 0.1,
-        widths: Sequence[int] = (1, 2, 3), learning_rates: Sequence[float] = (0.05, 0.1, 0.2),
-        modes: Sequence[str] = MODES, num_candidates: int = 7, ucb_scale: float = 1.0,
+        self,
+        num_bandits: int = 7,
+        left: float = 0.0,
+        right: float = MAX_X,
+        accuracy: float = 0.1,
+        widths: Sequence[int] = (1, 2, 3),
+        learning_rates: Sequence[float] = (0.05, 0.1, 0.2),
+        modes: Sequence[str] = MODES,
+        num_candidates: int = 7,
+        ucb_scale: float = 1.0,
         seed: int | np.random.SeedSequence = 0,
     ) -> None:
         if num_bandits < 1:
@@ -121,17 +165,23 @@ class BanditVote:
         self._rng = np.random.default_rng(seed)
         self.bandits = [
             Bandit(
-                mode=modes[int(self._rng.integers(len(modes)))], left=left, right=right, accuracy=accuracy,
+                mode=modes[int(self._rng.integers(len(modes)))],
+                left=left,
+                right=right,
+                accuracy=accuracy,
                 width=int(widths[int(self._rng.integers(len(widths)))]),
                 learning_rate=float(learning_rates[int(self._rng.integers(len(learning_rates)))]),
-                num_candidates=num_candidates, ucb_scale=ucb_scale,
+                num_candidates=num_candidates,
+                ucb_scale=ucb_scale,
             )
             for _ in range(num_bandits)
         ]
         self._stack()
 
     def _stack(self) -> None:
-        """Keep all weights and counts in one [M, K] array each, of which the bandits hold the rows: one update for all."""
+        """Keep all weights and counts in one [M, K] array each, of which the bandits hold the rows:
+        one update for all.
+        """
         self._weights = np.stack([b.weights for b in self.bandits])
         self._counts = np.stack([b.counts for b in self.bandits])
         self._window = np.stack([b.window for b in self.bandits])  # [M, K, K]
@@ -142,7 +192,9 @@ class BanditVote:
         self._scores: dict[int, Floats] = {}  # of bandits that were scored since the last update
 
     def sample(self) -> float:
-        """One of the M * d candidates, uniformly: a bandit, then one of its d, so only that bandit is scored."""
+        """One of the M * d candidates, uniformly: a bandit, then one of its d, so only that bandit
+        is scored.
+        """
         chosen = int(self._rng.random() * len(self.bandits))
         bandit = self.bandits[chosen]
         if chosen not in self._scores:
@@ -170,7 +222,9 @@ class BanditVote:
         return self.bandits[0].counts.copy()
 
     def best_region(self) -> tuple[float, float]:
-        """[low, high) in x of the best-valued tile among those visited; the whole range where none was."""
+        """[low, high) in x of the best-valued tile among those visited; the whole range where none
+        was.
+        """
         first = self.bandits[0]
         visited = first.counts > 0
         if not visited.any():
@@ -178,15 +232,23 @@ class BanditVote:
         return first.edges(int(np.argmax(np.where(visited, self.values(), -np.inf))))
 
     def describe(self) -> list[dict[str, Any]]:
-        """The drawn mode, width and learning rate of each bandit: a visible seed effect, so it is logged."""
-        return [{"mode": b.mode, "width": b.width, "learning_rate": b.learning_rate} for b in self.bandits]
+        """The drawn mode, width and learning rate of each bandit: a visible seed effect, so it is
+        logged.
+        """
+        return [
+            {"mode": b.mode, "width": b.width, "learning_rate": b.learning_rate}
+            for b in self.bandits
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as a JSON-able value, random state included."""
         first = self.bandits[0]
         return {
-            "left": first.left, "right": first.right, "accuracy": first.accuracy,
-            "num_candidates": first.num_candidates, "ucb_scale": first.ucb_scale,
+            "left": first.left,
+            "right": first.right,
+            "accuracy": first.accuracy,
+            "num_candidates": first.num_candidates,
+            "ucb_scale": first.ucb_scale,
             "rng": self._rng.bit_generator.state,
             "bandits": [
                 {**drawn, "weights": b.weights.tolist(), "counts": b.counts.tolist()}
@@ -201,8 +263,14 @@ class BanditVote:
         for saved in state["bandits"]:
             drawn = {k: saved[k] for k in ("mode", "width", "learning_rate")}
             bandit = Bandit(**drawn, **common)
-            if len(saved["weights"]) != bandit.num_tiles or len(saved["counts"]) != bandit.num_tiles:
-                raise ValueError(f"a saved bandit has {len(saved['weights'])} weights; its range asks for {bandit.num_tiles}")
+            if (
+                len(saved["weights"]) != bandit.num_tiles
+                or len(saved["counts"]) != bandit.num_tiles
+            ):
+                raise ValueError(
+                    f"a saved bandit has {len(saved['weights'])} weights; its range asks for"
+                    f" {bandit.num_tiles}"
+                )
             bandit.weights[:] = saved["weights"]
             bandit.counts[:] = saved["counts"]
             bandits.append(bandit)
@@ -214,8 +282,9 @@ class BanditVote:
 class JointVote:
     """BVA over several quantities at once: one BanditVote, so one tile-coded table, for each.
 
-    A coordinate's table learns the return averaged over how the others are drawn. As each narrows down, the others see a
-    clearer picture: coordinate ascent with D * K numbers a bandit, where a product grid would need K^D.
+    A coordinate's table learns the return averaged over how the others are drawn. As each narrows
+    down, the others see a clearer picture: coordinate ascent with D * K numbers a bandit, where a
+    product grid would need K^D.
     """
 
     def __init__(self, votes: Sequence[BanditVote]) -> None:

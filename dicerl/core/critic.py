@@ -10,10 +10,14 @@ def dueling(value: Tensor, advantage: Tensor) -> Tensor:
     return value.unsqueeze(-1) + advantage
 
 
-def casa(value: Tensor, advantage: Tensor, pi: Tensor, *, stop_pi: bool = True, stop_v: bool = True) -> Tensor:
-    """CASA: Q(s, .) = A(s, .) - sum_a sg(pi(a)) A(s, a) + sg(V(s)), so that E_pi[Q] = V and dQ = (1 - pi) dA.
+def casa(
+    value: Tensor, advantage: Tensor, pi: Tensor, *, stop_pi: bool = True, stop_v: bool = True
+) -> Tensor:
+    """CASA: Q(s, .) = A(s, .) - sum_a sg(pi(a)) A(s, a) + sg(V(s)), so that E_pi[Q] = V and dQ = (1
+    - pi) dA.
 
-    ``stop_pi``, ``stop_v``: the two stop-gradients; the paper's ablations leave one out each. [...], [..., A], [..., A] -> [..., A]
+    ``stop_pi``, ``stop_v``: the two stop-gradients; the paper's ablations leave one out each.
+    [...], [..., A], [..., A] -> [..., A]
     """
     if stop_pi:
         pi = pi.detach()

@@ -1,12 +1,14 @@
-"""Families of behaviour policies: which few numbers an episode draws, where they are searched, and the policy they make.
+"""Families of behaviour policies: which few numbers an episode draws, where they are searched, and
+the policy they make.
 
     boltzmann     pi_tau                                        1/tau
     conditioned   pi_tau of a network that is told x            1/tau
     epsilon       eps * uniform + (1 - eps) * greedy            eps
     mixture       w * pi_tau1 + (1 - w) * pi_tau2               1/tau1 <= 1/tau2, w
 
-Each number has a coordinate x in which the bandits tile it: x = log(1 + 1/tau) for a temperature, x = -log eps for eps (so that
-eps = 1/(1 + 1/tau): both run from uniform at x = 0 towards greedy), x = w for a weight.
+Each number has a coordinate x in which the bandits tile it: x = log(1 + 1/tau) for a temperature, x
+= -log eps for eps (so that eps = 1/(1 + 1/tau): both run from uniform at x = 0 towards greedy), x =
+w for a weight.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:  # names and coordinates come without torch: a report and the dashboard need no more
+# names and coordinates come without torch: a report and the dashboard need no more
+if TYPE_CHECKING:
     from torch import Tensor
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -43,18 +46,23 @@ def from_x(parameter: str, x: Any) -> Any:
 def to_x(parameter: str, value: Any) -> Any:
     """The inverse of from_x."""
     if parameter == "epsilon":
-        return -np.log(np.maximum(value, np.finfo(np.float32).tiny))  # eps = 0 would lie at infinity
+        # eps = 0 would lie at infinity
+        return -np.log(np.maximum(value, np.finfo(np.float32).tiny))
     return np.asarray(value) if parameter == "weight_low" else np.log1p(value)
 
 
 def ordered(family: str, x: Sequence[float]) -> list[float]:
-    """A mixture's two temperatures in order: (tau1, tau2, w) and (tau2, tau1, 1 - w) are one policy, and a vote for each
-    coordinate alone could not tell their two peaks apart."""
+    """A mixture's two temperatures in order: (tau1, tau2, w) and (tau2, tau1, 1 - w) are one
+    policy, and a vote for each coordinate alone could not tell their two peaks apart.
+    """
     return [*sorted(x[:2]), *x[2:]] if family == "mixture" else list(x)
 
 
-def components(family: str, parameters: dict[str, Tensor], scale: Tensor | float = 1.0) -> tuple[Tensor, Tensor | None]:
-    """(inv_temperature, weight) as core.policy takes them; ``scale`` is the unit in which A is measured.
+def components(
+    family: str, parameters: dict[str, Tensor], scale: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor | None]:
+    """(inv_temperature, weight) as core.policy takes them; ``scale`` is the unit in which A is
+    measured.
 
     [...] each -> [...], None for a single component, or [..., 2], [..., 2]
     """

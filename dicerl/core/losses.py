@@ -1,4 +1,5 @@
-"""The loss terms (SPEC 3) and their weighted sum: loss = xi L_V + alpha L_Q + beta L_pi (- entropy bonus + auxiliary).
+"""The loss terms (SPEC 3) and their weighted sum: loss = xi L_V + alpha L_Q + beta L_pi (- entropy
+bonus + auxiliary).
 
 Each term is given per step, ``[T, B]``; a loss is its mean over the valid steps.
 """
@@ -19,7 +20,8 @@ class Losses(NamedTuple):
     q: Tensor
     policy: Tensor
     entropy: Tensor  # the mean bonus before its coefficient; 0 where no bonus is asked for
-    auxiliary: Tensor  # forward plus inverse dynamics before their coefficient; 0 where not asked for
+    # forward plus inverse dynamics before their coefficient; 0 where not asked for
+    auxiliary: Tensor
 
 
 def value_loss(value: Tensor, target: Tensor) -> Tensor:
@@ -33,16 +35,31 @@ def q_loss(q: Tensor, target: Tensor) -> Tensor:
 
 
 def policy_loss(
-    advantage_head: Tensor, inv_temperature: Tensor, action: Tensor, rho: Tensor, target_advantage: Tensor, weight: Tensor | None = None,
+    advantage_head: Tensor,
+    inv_temperature: Tensor,
+    action: Tensor,
+    rho: Tensor,
+    target_advantage: Tensor,
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """L_pi = -rho_t adv_t (A(a_t) - sum_a sg(pi_tau) A): gradient -rho_t adv_t (1 - pi_tau) dA (eq. pg_dice)."""
-    return -(rho * target_advantage).detach() * policy.policy_surrogate(advantage_head, inv_temperature, action, weight)
+    """L_pi = -rho_t adv_t (A(a_t) - sum_a sg(pi_tau) A): gradient -rho_t adv_t (1 - pi_tau) dA (eq.
+    pg_dice).
+    """
+    return -(rho * target_advantage).detach() * policy.policy_surrogate(
+        advantage_head, inv_temperature, action, weight
+    )
 
 
 def temperature_loss(
-    log_inv_temperature: Tensor, advantage_head: Tensor, inv_temperature: Tensor, action: Tensor, rho: Tensor, target_advantage: Tensor,
+    log_inv_temperature: Tensor,
+    advantage_head: Tensor,
+    inv_temperature: Tensor,
+    action: Tensor,
+    rho: Tensor,
+    target_advantage: Tensor,
 ) -> Tensor:
-    """The same policy gradient, -rho_t adv_t tau d log pi_tau(a_t), for a trainable p = log(1/tau) (``trainable_tau``):
+    """The same policy gradient, -rho_t adv_t tau d log pi_tau(a_t), for a trainable p = log(1/tau)
+    (``trainable_tau``):
 
         tau * d log pi_tau(a) / dp = A(a) - sum_b pi_tau(b) A(b)
     """
@@ -51,17 +68,25 @@ def temperature_loss(
 
 
 def forward_dynamics_loss(predicted: Tensor, next_feature: Tensor) -> Tensor:
-    """1/2 |f(h_t, a_t) - sg(z_{t+1})|^2, averaged over the features z of the torso.    [T, B, F], [T, B, F] -> [T, B]"""
+    """1/2 |f(h_t, a_t) - sg(z_{t+1})|^2, averaged over the features z of the torso.
+    [T, B, F], [T, B, F] -> [T, B]
+    """
     return 0.5 * (next_feature.detach() - predicted).square().mean(-1)
 
 
 def inverse_dynamics_loss(logits: Tensor, action: Tensor) -> Tensor:
-    """-log g(a_t | z_t, z_{t+1}): cross-entropy of the action taken.    [T, B, A], [T, B] -> [T, B]"""
+    """-log g(a_t | z_t, z_{t+1}): cross-entropy of the action taken.
+    [T, B, A], [T, B] -> [T, B]
+    """
     return -policy.gather(torch.log_softmax(logits, -1), action)
 
 
-def entropy_bonus(advantage_head: Tensor, inv_temperature: Tensor, scale: str, weight: Tensor | None = None) -> Tensor:
-    """``"tau"``: a value with the gradient of tau * H[pi_tau]; ``"plain"``: H[pi_tau] itself (SPEC 7)."""
+def entropy_bonus(
+    advantage_head: Tensor, inv_temperature: Tensor, scale: str, weight: Tensor | None = None
+) -> Tensor:
+    """``"tau"``: a value with the gradient of tau * H[pi_tau]; ``"plain"``: H[pi_tau] itself (SPEC
+    7).
+    """
     if scale == "tau":
         return policy.entropy_surrogate(advantage_head, inv_temperature, weight)
     if scale == "plain":
@@ -75,11 +100,21 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def weighted_sum(
-    value: Tensor, q: Tensor, policy: Tensor, bonus: Tensor | None, valid: Tensor,
-    *, xi: float, alpha: float | Tensor, beta: float | Tensor, entropy_coefficient: float = 0.0,
-    auxiliary: Tensor | None = None, auxiliary_coefficient: float = 0.0,
+    value: Tensor,
+    q: Tensor,
+    policy: Tensor,
+    bonus: Tensor | None,
+    valid: Tensor,
+    *,
+    xi: float,
+    alpha: float | Tensor,
+    beta: float | Tensor,
+    entropy_coefficient: float = 0.0,
+    auxiliary: Tensor | None = None,
+    auxiliary_coefficient: float = 0.0,
 ) -> Losses:
-    """loss = xi L_V + alpha L_Q + beta L_pi - entropy_coefficient * bonus + auxiliary_coefficient * auxiliary, means over valid steps.
+    """loss = xi L_V + alpha L_Q + beta L_pi - entropy_coefficient * bonus + auxiliary_coefficient *
+    auxiliary, means over valid steps.
 
     alpha and beta may be given for each sequence, ``[B]`` (the ablation ``random_scaling``).
     """

@@ -7,7 +7,9 @@ from torch import Tensor
 
 
 def shape_reward(reward: Tensor, shape: str = "log", scale: float = 1.0) -> Tensor:
-    """log(|r| + 1) * (2 if r >= 0 else -1), printed; ``"none"`` leaves r as it is. r is the reward times ``scale``."""
+    """log(|r| + 1) * (2 if r >= 0 else -1), printed; ``"none"`` leaves r as it is. r is the reward
+    times ``scale``.
+    """
     if scale != 1.0:
         reward = reward * scale
     if shape == "none":

@@ -1,8 +1,9 @@
 """Off-policy targets (SPEC 2): V-Trace, ReTrace, DR-Trace and its ablation, as backward recursions.
 
-Every argument is ``[T, B]``, time-major; ``discount`` is gamma_t (0 where step t ended the episode for good),
-``valid`` is 0 on reset steps, whose rho_t = c_t = 0. ``next_*`` is the entry of step t+1, so its last row is
-the bootstrap. With ratio_t = pi(a_t|s_t) / mu(a_t|s_t), both at the same temperature,
+Every argument is ``[T, B]``, time-major; ``discount`` is gamma_t (0 where step t ended the episode
+for good), ``valid`` is 0 on reset steps, whose rho_t = c_t = 0. ``next_*`` is the entry of step
+t+1, so its last row is the bootstrap. With ratio_t = pi(a_t|s_t) / mu(a_t|s_t), both at the same
+temperature,
 
     rho_t = min(ratio_t, rho_bar),    c_t = min(ratio_t, c_bar).
 
@@ -34,22 +35,38 @@ class DRTrace(NamedTuple):
 
 
 def clipped_ratio(log_ratio: Tensor, valid: Tensor, bar: float) -> Tensor:
-    """min(ratio, bar) as exp(min(log ratio, log bar)), so that nothing overflows; 0 where not valid."""
+    """min(ratio, bar) as exp(min(log ratio, log bar)), so that nothing overflows; 0 where not
+    valid.
+    """
     ratio = log_ratio.clamp_max(math.log(bar)).exp()
     return torch.where(valid.bool(), ratio, 0.0)
 
 
 @torch.no_grad()
 def vtrace(
-    value: Tensor, next_value: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
-    *, rho_bar: float = 1.05, c_bar: float = 1.05,
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    log_ratio: Tensor,
+    valid: Tensor,
+    *,
+    rho_bar: float = 1.05,
+    c_bar: float = 1.05,
 ) -> VTrace:
     """V-Trace (IMPALA):
 
-        vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - V_{t+k})
-        vs_t - V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - V_t
+    vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - V_{t+k}) vs_t -
+    V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - V_t
     """
-    _check(value=value, next_value=next_value, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    _check(
+        value=value,
+        next_value=next_value,
+        reward=reward,
+        discount=discount,
+        log_ratio=log_ratio,
+        valid=valid,
+    )
     reward = _clean(reward, valid)
     delta = reward + discount * next_value - value
     correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
@@ -58,15 +75,22 @@ def vtrace(
 
 @torch.no_grad()
 def retrace(
-    q: Tensor, next_q: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
-    *, c_bar: float = 1.05,
+    q: Tensor,
+    next_q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    log_ratio: Tensor,
+    valid: Tensor,
+    *,
+    c_bar: float = 1.05,
 ) -> ReTrace:
     """ReTrace, as printed:
 
         qs_t = Q_t + sum_k gamma^k c_[t+1:t+k] (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k})
         qs_t - Q_t = delta_t + gamma_t c_{t+1} (qs_{t+1} - Q_{t+1}),    delta_t = r_t + gamma_t Q_{t+1} - Q_t
 
-    ``next_q`` is Q(s_{t+1}, a_{t+1}) of the sampled action (printed) or E_pi Q(s_{t+1}, .) (the original).
+    ``next_q`` is Q(s_{t+1}, a_{t+1}) of the sampled action (printed) or E_pi Q(s_{t+1}, .) (the
+    original).
     """
     _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
     reward = _clean(reward, valid)
@@ -77,16 +101,32 @@ def retrace(
 
 @torch.no_grad()
 def drtrace(
-    value: Tensor, next_value: Tensor, q: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
-    *, rho_bar: float = 1.05, c_bar: float = 1.05,
+    value: Tensor,
+    next_value: Tensor,
+    q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    log_ratio: Tensor,
+    valid: Tensor,
+    *,
+    rho_bar: float = 1.05,
+    c_bar: float = 1.05,
 ) -> DRTrace:
     """DR-Trace (CASA), doubly robust, one estimator for V and Q:
 
-        vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k})
-        vs_t - V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - Q_t
-        qs_t = r_t + gamma_t vs_{t+1}
+    vs_t = V_t + sum_k gamma^k c_[t:t+k-1] rho_{t+k} (r_{t+k} + gamma V_{t+k+1} - Q_{t+k}) vs_t -
+    V_t = rho_t delta_t + gamma_t c_t (vs_{t+1} - V_{t+1}),    delta_t = r_t + gamma_t V_{t+1} - Q_t
+    qs_t = r_t + gamma_t vs_{t+1}
     """
-    _check(value=value, next_value=next_value, q=q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
+    _check(
+        value=value,
+        next_value=next_value,
+        q=q,
+        reward=reward,
+        discount=discount,
+        log_ratio=log_ratio,
+        valid=valid,
+    )
     reward = _clean(reward, valid)
     delta = reward + discount * next_value - q
     correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
@@ -96,21 +136,31 @@ def drtrace(
 
 @torch.no_grad()
 def qtrace(
-    q: Tensor, next_q: Tensor, reward: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor,
-    *, rho_bar: float = 1.05, c_bar: float = 1.05,
+    q: Tensor,
+    next_q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    log_ratio: Tensor,
+    valid: Tensor,
+    *,
+    rho_bar: float = 1.05,
+    c_bar: float = 1.05,
 ) -> ReTrace:
     """DR-Trace's sum for Q with Q in the place of V (the ablation ``no_drtrace``):
 
-        qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k}),    rho~_{t,0} = 1, else rho_{t+k}
-        qs_t - Q_t = delta_t + gamma_t D_{t+1},    D_t = rho_t delta_t + gamma_t c_t D_{t+1}
+    qs_t = Q_t + sum_k gamma^k c_[t+1:t+k-1] rho~_{t,k} (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k}),
+    rho~_{t,0} = 1, else rho_{t+k} qs_t - Q_t = delta_t + gamma_t D_{t+1},    D_t = rho_t delta_t +
+    gamma_t c_t D_{t+1}
     """
     _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
     delta = _clean(reward, valid) + discount * next_q - q
-    return ReTrace(q + delta + discount * _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)[1])
+    return ReTrace(
+        q + delta + discount * _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)[1]
+    )
 
 
 def _v_correction(
-    delta: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor, rho_bar: float, c_bar: float,
+    delta: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor, rho_bar: float, c_bar: float
 ) -> tuple[Tensor, Tensor]:
     """vs_t - V_t, and the same one step later (0 after the window's last step)."""
     rho = clipped_ratio(log_ratio, valid, rho_bar)
@@ -120,7 +170,9 @@ def _v_correction(
 
 
 def _clean(reward: Tensor, valid: Tensor) -> Tensor:
-    """A reset step's reward may be anything; what is not finite would outlive the factor 0 that removes it."""
+    """A reset step's reward may be anything; what is not finite would outlive the factor 0 that
+    removes it.
+    """
     return torch.where(valid.bool(), reward, reward.nan_to_num(0.0, 0.0, 0.0))
 
 
@@ -135,5 +187,9 @@ def _backward_sum(term: Tensor, weight: Tensor) -> Tensor:
 
 def _check(**tensors: Tensor) -> None:
     shapes = {name: tuple(x.shape) for name, x in tensors.items()}
-    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 2 or next(iter(shapes.values()))[0] == 0:
+    if (
+        len(set(shapes.values())) != 1
+        or len(next(iter(shapes.values()))) != 2
+        or next(iter(shapes.values()))[0] == 0
+    ):
         raise ValueError(f"targets take tensors of one shape [T, B] with T >= 1; got {shapes}")

@@ -1,4 +1,6 @@
-"""Environments: Atari by its short name, anything else through Gymnasium, or a callable that makes one."""
+"""Environments: Atari by its short name, anything else through Gymnasium, or a callable that makes
+one.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,54 @@ from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.errors import ConfigError
 
-__all__ = ["EnvSpec", "FilmedEnv", "MakeEnv", "VectorEnv", "callable_id", "env_spec", "make_filmed_env", "make_vector_env", "require_finite"]
+__all__ = [
+    "EnvSpec",
+    "FilmedEnv",
+    "MakeEnv",
+    "VectorEnv",
+    "callable_id",
+    "env_spec",
+    "make_filmed_env",
+    "make_vector_env",
+    "require_finite",
+]
 
-MakeEnv = Callable[..., Any]  # makes one gymnasium.Env; called without arguments, for a film with render_mode
+# makes one gymnasium.Env; called without arguments, for a film with render_mode
+MakeEnv = Callable[..., Any]
 
 
-def make_vector_env(config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0) -> VectorEnv:
-    """``num_envs`` environments of the configured kind; ``make_env`` wins over ``config.env.id``."""
+def make_vector_env(
+    config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0
+) -> VectorEnv:
+    """``num_envs`` environments of the configured kind; ``make_env`` wins over
+    ``config.env.id``.
+    """
     return _make(AtariEnv, GymEnv, config, num_envs, make_env, num_threads)
 
 
-def make_filmed_env(config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0) -> FilmedEnv:
+def make_filmed_env(
+    config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0
+) -> FilmedEnv:
     """The same environments, the first of which gives pictures."""
     return _make(FilmedAtari, FilmedGym, config, num_envs, make_env, num_threads)
 
 
-def _make(atari: type[Any], gym: type[Any], config: Config, num_envs: int, make_env: MakeEnv | None, num_threads: int) -> Any:
+def _make(
+    atari: type[Any],
+    gym: type[Any],
+    config: Config,
+    num_envs: int,
+    make_env: MakeEnv | None,
+    num_threads: int,
+) -> Any:
     if make_env is not None:
         return gym(make_env, num_envs, callable_id(make_env).strip("<>"))
     if config.env.id.startswith("<"):
-        raise ConfigError("env.id", config.env.id, "this run's environment was made by a Python callable; pass it again as make_env")
+        raise ConfigError(
+            "env.id",
+            config.env.id,
+            "this run's environment was made by a Python callable; pass it again as make_env",
+        )
     game = game_name(config.env.id)
     if game is not None:
         return atari(game, config.env, num_envs, num_threads)

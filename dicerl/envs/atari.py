@@ -14,17 +14,70 @@ from dicerl.errors import DicerlError
 
 # The 57 games of the paper's tables.
 ATARI_57 = (
-    "alien", "amidar", "assault", "asterix", "asteroids", "atlantis", "bank_heist", "battle_zone", "beam_rider", "berzerk",
-    "bowling", "boxing", "breakout", "centipede", "chopper_command", "crazy_climber", "defender", "demon_attack", "double_dunk",
-    "enduro", "fishing_derby", "freeway", "frostbite", "gopher", "gravitar", "hero", "ice_hockey", "jamesbond", "kangaroo",
-    "krull", "kung_fu_master", "montezuma_revenge", "ms_pacman", "name_this_game", "phoenix", "pitfall", "pong", "private_eye",
-    "qbert", "riverraid", "road_runner", "robotank", "seaquest", "skiing", "solaris", "space_invaders", "star_gunner", "surround",
-    "tennis", "time_pilot", "tutankham", "up_n_down", "venture", "video_pinball", "wizard_of_wor", "yars_revenge", "zaxxon",
+    "alien",
+    "amidar",
+    "assault",
+    "asterix",
+    "asteroids",
+    "atlantis",
+    "bank_heist",
+    "battle_zone",
+    "beam_rider",
+    "berzerk",
+    "bowling",
+    "boxing",
+    "breakout",
+    "centipede",
+    "chopper_command",
+    "crazy_climber",
+    "defender",
+    "demon_attack",
+    "double_dunk",
+    "enduro",
+    "fishing_derby",
+    "freeway",
+    "frostbite",
+    "gopher",
+    "gravitar",
+    "hero",
+    "ice_hockey",
+    "jamesbond",
+    "kangaroo",
+    "krull",
+    "kung_fu_master",
+    "montezuma_revenge",
+    "ms_pacman",
+    "name_this_game",
+    "phoenix",
+    "pitfall",
+    "pong",
+    "private_eye",
+    "qbert",
+    "riverraid",
+    "road_runner",
+    "robotank",
+    "seaquest",
+    "skiing",
+    "solaris",
+    "space_invaders",
+    "star_gunner",
+    "surround",
+    "tennis",
+    "time_pilot",
+    "tutankham",
+    "up_n_down",
+    "venture",
+    "video_pinball",
+    "wizard_of_wor",
+    "yars_revenge",
+    "zaxxon",
 )
 
 
 def game_name(env_id: str) -> str | None:
-    """'pong' for pong, Pong, ALE/Pong-v5, PongNoFrameskip-v4; None where the id is none of ale-py's games."""
+    """'pong' for pong, Pong, ALE/Pong-v5, PongNoFrameskip-v4; None where the id is none of ale-py's
+    games.
+    """
     registered = gymnasium.registry.get(env_id)
     if registered is not None and "ale_py" not in str(registered.entry_point):
         return None  # Blackjack-v1 is not the cartridge
@@ -42,21 +95,35 @@ class AtariEnv:
         from ale_py.vector_env import AtariVectorEnv
 
         self._env = AtariVectorEnv(
-            game, num_envs, num_threads=num_threads, max_num_frames_per_episode=config.max_episode_frames,
-            repeat_action_probability=config.sticky_actions, full_action_space=config.full_action_space,
-            img_height=config.image_size, img_width=config.image_size, stack_num=config.frame_stack,
-            frameskip=config.action_repeat, noop_max=config.noop_max, episodic_life=config.episodic_life,
-            reward_clipping=False, use_fire_reset=False,
+            game,
+            num_envs,
+            num_threads=num_threads,
+            max_num_frames_per_episode=config.max_episode_frames,
+            repeat_action_probability=config.sticky_actions,
+            full_action_space=config.full_action_space,
+            img_height=config.image_size,
+            img_width=config.image_size,
+            stack_num=config.frame_stack,
+            frameskip=config.action_repeat,
+            noop_max=config.noop_max,
+            episodic_life=config.episodic_life,
+            reward_clipping=False,
+            use_fire_reset=False,
         )
         self.num_envs = num_envs
         self.spec = EnvSpec(
-            name=game, observation_shape=(config.frame_stack, config.image_size, config.image_size),
-            observation_dtype=np.dtype(np.uint8), num_actions=int(self._env.single_action_space.n),
-            action_repeat=config.action_repeat, game=game,
+            name=game,
+            observation_shape=(config.frame_stack, config.image_size, config.image_size),
+            observation_dtype=np.dtype(np.uint8),
+            num_actions=int(self._env.single_action_space.n),
+            action_repeat=config.action_repeat,
+            game=game,
         )
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        observation, self._info = self._env.reset(seed=None if seed is None else self.first_seed(seed))
+        observation, self._info = self._env.reset(
+            seed=None if seed is None else self.first_seed(seed)
+        )
         return observation
 
     def first_seed(self, seed: int) -> int:
@@ -65,8 +132,15 @@ class AtariEnv:
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         # ale-py waits forever for an action it does not know.
-        if actions.shape != (self.num_envs,) or actions.min() < 0 or actions.max() >= self.spec.num_actions:
-            raise DicerlError(f"{self.spec.name} takes {self.num_envs} actions from 0 to {self.spec.num_actions - 1}; got {actions}")
+        if (
+            actions.shape != (self.num_envs,)
+            or actions.min() < 0
+            or actions.max() >= self.spec.num_actions
+        ):
+            raise DicerlError(
+                f"{self.spec.name} takes {self.num_envs} actions from 0 to"
+                f" {self.spec.num_actions - 1}; got {actions}"
+            )
         observation, reward, terminated, truncated, self._info = self._env.step(actions)
         return observation, reward.astype(np.float32), terminated, truncated
 

@@ -1,4 +1,6 @@
-"""What an actor asks of a vector environment: next-step autoreset, terminated and truncated kept apart."""
+"""What an actor asks of a vector environment: next-step autoreset, terminated and truncated kept
+apart.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,19 @@ class EnvSpec:
 
 
 class VectorEnv(Protocol):
-    """After a last step (terminated or truncated) the final observation stands in the stream; the next ``step``
-    ignores that environment's action, resets it, and returns its first observation with reward 0."""
+    """After a last step (terminated or truncated) the final observation stands in the stream; the
+    next ``step`` ignores that environment's action, resets it, and returns its first observation
+    with reward 0.
+    """
 
     spec: EnvSpec
     num_envs: int
 
     def reset(self, seed: int | None = None) -> np.ndarray: ...  # [N, ...]
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 
     def close(self) -> None: ...
 
@@ -48,4 +54,6 @@ class VectorEnv(Protocol):
 def require_finite(spec: EnvSpec, what: str, values: np.ndarray) -> None:
     """A NaN must be met where it comes from; in the learner it is only a loss that became nan."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise EnvironmentFailed(f"{spec.name} gave the {what} {values[~np.isfinite(values)][0]}; {what}s must be finite")
+        raise EnvironmentFailed(
+            f"{spec.name} gave the {what} {values[~np.isfinite(values)][0]}; {what}s must be finite"
+        )

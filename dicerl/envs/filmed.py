@@ -1,4 +1,6 @@
-"""Environments whose first episode of environment 0 can be filmed: its pictures, at the speed the game has for a person."""
+"""Environments whose first episode of environment 0 can be filmed: its pictures, at the speed the
+game has for a person.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,23 @@ MINATAR_ACTIONS = {"n": "noop", "l": "left", "u": "up", "r": "right", "d": "down
 class FilmedEnv(VectorEnv, Protocol):
     fps: float  # pictures per second of the natural speed
     action_names: list[str]
-    start: dict[str, int]  # what environment 0 started from: with this and its actions the episode can be played again
+    # what environment 0 started from: with this and its actions the episode can be played again
+    start: dict[str, int]
 
     def pictures(self) -> list[np.ndarray]:
-        """RGB uint8 [H, W, 3] of environment 0 since the last call: the first one after a reset, then those of each step."""
+        """RGB uint8 [H, W, 3] of environment 0 since the last call: the first one after a reset,
+        then those of each step.
+        """
         ...
 
 
 class FilmedAtari(AtariEnv):
-    """ale-py's vector environment shows no screens, so a second emulator repeats environment 0: same seed, same no-ops, same actions.
+    """ale-py's vector environment shows no screens, so a second emulator repeats environment 0:
+    same seed, same no-ops, same actions.
 
-    It gives every frame of the emulator, also those that action repeat hides from the agent. Sticky actions come from the emulator's
-    own seeded stream, so it repeats those too. That it never leaves the game is checked with each step.
+    It gives every frame of the emulator, also those that action repeat hides from the agent. Sticky
+    actions come from the emulator's own seeded stream, so it repeats those too. That it never
+    leaves the game is checked with each step.
     """
 
     fps = EMULATOR_FPS
@@ -48,7 +55,11 @@ class FilmedAtari(AtariEnv):
         self._ale = ALEInterface()
         self._ale.setFloat("repeat_action_probability", config.sticky_actions)
         self._ale.loadROM(self._rom)
-        self._actions = self._ale.getLegalActionSet() if config.full_action_space else self._ale.getMinimalActionSet()
+        self._actions = (
+            self._ale.getLegalActionSet()
+            if config.full_action_space
+            else self._ale.getMinimalActionSet()
+        )
         self.action_names = [_spaced(action.name) for action in self._actions]
         self._pictures: list[np.ndarray] = []
         self._filming = False
@@ -57,7 +68,10 @@ class FilmedAtari(AtariEnv):
         if seed is None:
             raise ValueError("a filmed game needs a seed: the second emulator starts from it")
         observation = super().reset(seed)
-        self.start = {"seed": self.first_seed(seed), "noops": int(self._info["episode_frame_number"][0])}
+        self.start = {
+            "seed": self.first_seed(seed),
+            "noops": int(self._info["episode_frame_number"][0]),
+        }
         self._ale.setInt("random_seed", self.start["seed"])
         self._ale.loadROM(self._rom)  # a seed counts from here on
         self._ale.reset_game()
@@ -70,12 +84,17 @@ class FilmedAtari(AtariEnv):
         observation, reward, terminated, truncated = super().step(actions)
         if self._filming:
             gained = 0
-            for _ in range(int(self._info["episode_frame_number"][0]) - self._ale.getEpisodeFrameNumber()):
+            for _ in range(
+                int(self._info["episode_frame_number"][0]) - self._ale.getEpisodeFrameNumber()
+            ):
                 gained += self._ale.act(self._actions[actions[0]])
                 self._pictures.append(self._ale.getScreenRGB())
             here, there = (gained, self._ale.lives()), (int(reward[0]), int(self._info["lives"][0]))
             if here != there:
-                raise DicerlError(f"the film of {self.spec.name} has left the game: (reward, lives) {here} instead of {there}; this is a bug")
+                raise DicerlError(
+                    f"the film of {self.spec.name} has left the game: (reward, lives) {here}"
+                    f" instead of {there}; this is a bug"
+                )
             self._filming = not (terminated[0] or truncated[0])
         return observation, reward, terminated, truncated
 
@@ -93,11 +112,17 @@ class FilmedGym(GymEnv):
         if first.render_mode != "rgb_array":
             modes = list(first.metadata.get("render_modes") or [])
             if "rgb_array" not in modes:
-                raise DicerlError(f"{name} cannot be filmed: its render modes are {modes}; a video needs rgb_array")
+                raise DicerlError(
+                    f"{name} cannot be filmed: its render modes are {modes}; a video needs"
+                    " rgb_array"
+                )
             try:
                 self._envs[0] = make(render_mode="rgb_array")
             except Exception as error:
-                raise DicerlError(f"{name} cannot be filmed: with render_mode='rgb_array' it raised {type(error).__name__}: {error}") from error
+                raise DicerlError(
+                    f"{name} cannot be filmed: with render_mode='rgb_array' it raised"
+                    f" {type(error).__name__}: {error}"
+                ) from error
             first.close()
         self.fps = float(first.metadata.get("render_fps") or DEFAULT_FPS)
         self.action_names = _action_names(first, self.spec.num_actions, self.spec.first_action)
@@ -121,9 +146,14 @@ class FilmedGym(GymEnv):
         try:
             picture = np.asarray(self._envs[0].render())
         except Exception as error:
-            raise DicerlError(f"{self.spec.name} cannot be filmed: render raised {type(error).__name__}: {error}") from error
+            raise DicerlError(
+                f"{self.spec.name} cannot be filmed: render raised {type(error).__name__}: {error}"
+            ) from error
         if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
-            raise DicerlError(f"{self.spec.name} cannot be filmed: render gave shape {picture.shape}; it must be (height, width, 3)")
+            raise DicerlError(
+                f"{self.spec.name} cannot be filmed: render gave shape {picture.shape}; it must be"
+                " (height, width, 3)"
+            )
         if np.issubdtype(picture.dtype, np.floating):  # MinAtar's colours are 0 to 1
             picture = np.round(255 * np.clip(picture, 0, 1))
         return picture.astype(np.uint8)

@@ -1,4 +1,6 @@
-"""Any Gymnasium environment with a Discrete action space and a Box observation, N of them in one process."""
+"""Any Gymnasium environment with a Discrete action space and a Box observation, N of them in one
+process.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
 
 SUPPORTED = (
-    "supported are Discrete actions and Box observations: images (uint8, bool or float; H×W, H×W×C or C×H×W) and vectors"
+    "supported are Discrete actions and Box observations: images (uint8, bool or float; H×W, H×W×C"
+    " or C×H×W) and vectors"
 )
 
 
 def maker(env_id: str) -> Callable[..., gymnasium.Env]:
-    """A callable that makes one environment (it takes render_mode too); ids may name the module that registers them: ``module:MyEnv-v0``."""
+    """A callable that makes one environment (it takes render_mode too); ids may name the module
+    that registers them: ``module:MyEnv-v0``.
+    """
     module, _, name = env_id.rpartition(":")
     if module:
         try:
@@ -34,26 +39,46 @@ def maker(env_id: str) -> Callable[..., gymnasium.Env]:
         from dicerl.envs.atari import ATARI_57
 
         # An id with a version or a namespace is answered with ids, a plain word with games.
-        ids = [i for i in gymnasium.registry if not i.startswith("ALE/") and "ale_py" not in str(gymnasium.registry[i].entry_point)]
+        ids = [
+            i
+            for i in gymnasium.registry
+            if not i.startswith("ALE/") and "ale_py" not in str(gymnasium.registry[i].entry_point)
+        ]
         game = re.sub(r"^ALE/|-v\d+$", "", name)
-        hint = nearest(name, ids) if re.search(r"/|-v\d+$", name) and not name.startswith("ALE/") else nearest(game, ATARI_57)
+        hint = (
+            nearest(name, ids)
+            if re.search(r"/|-v\d+$", name) and not name.startswith("ALE/")
+            else nearest(game, ATARI_57)
+        )
         hint = hint or nearest(game, ATARI_57) or nearest(name, ids)
-        raise ConfigError("env.id", env_id, f"no Atari game and no registered Gymnasium environment has that name{hint}")
+        raise ConfigError(
+            "env.id",
+            env_id,
+            f"no Atari game and no registered Gymnasium environment has that name{hint}",
+        )
     return functools.partial(gymnasium.make, name, disable_env_checker=True)
 
 
 @functools.cache
 def register_plugins() -> None:
-    """Environments that installed packages announce by entry point (MinAtar does); Gymnasium 1.x no longer looks there."""
+    """Environments that installed packages announce by entry point (MinAtar does); Gymnasium 1.x no
+    longer looks there.
+    """
     for entry in importlib.metadata.entry_points(group="gymnasium.envs"):
         try:
             entry.load()()
         except Exception as error:  # somebody else's broken package must not stop this run
-            warnings.warn(f"environments of {entry.value} could not be registered: {error}", stacklevel=2)
+            warnings.warn(
+                f"environments of {entry.value} could not be registered: {error}", stacklevel=2
+            )
 
 
 def observation_spec(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) not in (1, 2, 3) or 0 in space.shape:
+    if (
+        not isinstance(space, gymnasium.spaces.Box)
+        or len(space.shape) not in (1, 2, 3)
+        or 0 in space.shape
+    ):
         raise DicerlError(f"{name} observes {space}; {SUPPORTED}")
     if len(space.shape) > 1 and space.dtype in (np.uint8, np.bool_):
         return space.shape, np.dtype(space.dtype)
@@ -61,7 +86,9 @@ def observation_spec(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...]
 
 
 class GymEnv:
-    """Steps N environments one after the other; in-process, so it costs what the environments cost."""
+    """Steps N environments one after the other; in-process, so it costs what the
+    environments cost.
+    """
 
     def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
         try:
@@ -69,7 +96,9 @@ class GymEnv:
         except DicerlError:
             raise
         except Exception as error:
-            raise EnvironmentFailed(f"{name} could not be made: {type(error).__name__}: {error}") from error
+            raise EnvironmentFailed(
+                f"{name} could not be made: {type(error).__name__}: {error}"
+            ) from error
         first = self._envs[0]
         if not isinstance(first, gymnasium.Env):
             raise DicerlError(f"{name} gave {type(first).__name__}; it must be a gymnasium.Env")
@@ -77,8 +106,13 @@ class GymEnv:
             raise DicerlError(f"{name} acts in {first.action_space}; {SUPPORTED}")
         shape, dtype = observation_spec(first.observation_space, name)
         self.num_envs = num_envs
-        self.spec = EnvSpec(name=name, observation_shape=shape, observation_dtype=dtype, num_actions=int(first.action_space.n),
-                            first_action=int(first.action_space.start))
+        self.spec = EnvSpec(
+            name=name,
+            observation_shape=shape,
+            observation_dtype=dtype,
+            num_actions=int(first.action_space.n),
+            first_action=int(first.action_space.start),
+        )
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -100,13 +134,18 @@ class GymEnv:
         terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         i = 0
         try:
-            for i, (env, action) in enumerate(zip(self._envs, (actions + self.spec.first_action).tolist(), strict=True)):
+            for i, (env, action) in enumerate(
+                zip(self._envs, (actions + self.spec.first_action).tolist(), strict=True)
+            ):
                 if self._ended[i]:
                     observation[i] = env.reset()[0]
                 else:
                     observation[i], reward[i], terminated[i], truncated[i], _ = env.step(action)
         except Exception as error:
-            raise EnvironmentFailed(f"{self.spec.name} raised in step (environment {i}): {type(error).__name__}: {error}") from error
+            raise EnvironmentFailed(
+                f"{self.spec.name} raised in step (environment {i}): {type(error).__name__}:"
+                f" {error}"
+            ) from error
         self._ended = terminated | truncated
         return observation, reward, terminated, truncated
 
@@ -114,7 +153,10 @@ class GymEnv:
         try:
             return call()
         except Exception as error:
-            raise EnvironmentFailed(f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}: {error}") from error
+            raise EnvironmentFailed(
+                f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}:"
+                f" {error}"
+            ) from error
 
     def close(self) -> None:
         for env in self._envs:

@@ -1,4 +1,5 @@
-"""Three small environments: one to see learning in seconds, one that needs memory, one that counts its steps.
+"""Three small environments: one to see learning in seconds, one that needs memory, one that counts
+its steps.
 
     dicerl train dicerl.envs.toy:Catch-v0 --preset classic
     dicerl train dicerl.envs.toy:TMaze-v0 --preset classic --network.lstm 64 --sequence.burn-in 10
@@ -14,7 +15,9 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Catch(gymnasium.Env):
-    """A ball falls down a board of ``rows`` × ``columns``; the paddle in the last row catches it (+1) or not (-1)."""
+    """A ball falls down a board of ``rows`` × ``columns``; the paddle in the last row catches it
+    (+1) or not (-1).
+    """
 
     action_space = Discrete(3)  # left, stay, right
 
@@ -28,9 +31,15 @@ class Catch(gymnasium.Env):
         board[-1, self._paddle] = 1.0
         return board.ravel()
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        self._row, self._column, self._paddle = 0, int(self.np_random.integers(self.columns)), self.columns // 2
+        self._row, self._column, self._paddle = (
+            0,
+            int(self.np_random.integers(self.columns)),
+            self.columns // 2,
+        )
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -42,7 +51,8 @@ class Catch(gymnasium.Env):
 
 
 class TMaze(gymnasium.Env):
-    """A cue at the start says which way to turn at the end of the corridor, which one is carried along.
+    """A cue at the start says which way to turn at the end of the corridor, which one is carried
+    along.
 
     +1 for the right turn, 0 for the wrong one: without memory the best mean return is 0.5.
     """
@@ -51,13 +61,16 @@ class TMaze(gymnasium.Env):
 
     def __init__(self, length: int = 10) -> None:
         self.length = length
-        self.observation_space = Box(-1.0, 1.0, (3,), np.float32)  # cue (only at the start), at the start, at the junction
+        # cue (only at the start), at the start, at the junction
+        self.observation_space = Box(-1.0, 1.0, (3,), np.float32)
 
     def _observe(self) -> np.ndarray:
         start, junction = self._place == 0, self._place == self.length
         return np.array([self._cue if start else 0.0, start, junction], np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._cue, self._place = (1.0 if self.np_random.random() < 0.5 else -1.0), 0
         return self._observe(), {}
@@ -70,15 +83,19 @@ class TMaze(gymnasium.Env):
 
 
 class Counting(gymnasium.Env):
-    """Observes (environment's own number, episode, step): proof that no step is lost, doubled or reordered.
+    """Observes (environment's own number, episode, step): proof that no step is lost, doubled or
+    reordered.
 
-    Episodes have drawn lengths and end by termination or truncation in turn; the reward is the step's number.
+    Episodes have drawn lengths and end by termination or truncation in turn; the reward is the
+    step's number.
     """
 
     action_space = Discrete(4)
     observation_space = Box(-np.inf, np.inf, (3,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self._identity, self._episode = float(self.np_random.integers(1 << 20)), -1

@@ -1,4 +1,6 @@
-"""What is compared: runs that differ in nothing but their seed are one group, and a variant has one colour everywhere."""
+"""What is compared: runs that differ in nothing but their seed are one group, and a variant has one
+colour everywhere.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,21 @@ from typing import Any
 from dicerl.presets import VARIANTS
 from dicerl.report.data import RunData
 
-PALETTE = ("#1b81c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#7a4fb5")  # after Okabe and Ito, safe for the colour-blind
+# after Okabe and Ito, safe for the colour-blind
+PALETTE = ("#1b81c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#7a4fb5")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-SETTINGS_ASIDE = ("seed", "run_dir", "preset", "variant", "env.id", "log_every", "tensorboard", "runtime.", "evaluation.", "checkpoint.")
+SETTINGS_ASIDE = (
+    "seed",
+    "run_dir",
+    "preset",
+    "variant",
+    "env.id",
+    "log_every",
+    "tensorboard",
+    "runtime.",
+    "evaluation.",
+    "checkpoint.",
+)
 
 
 @dataclass
@@ -29,8 +43,13 @@ class Group:
 
 def colour_index(variant: str) -> int:
     """The same for the same variant in every figure of every report."""
-    known = sorted(VARIANTS, key=lambda name: "/" in name)  # a variant of its own comes before the ablations of one
-    return known.index(variant) if variant in known else len(known) + zlib.crc32(variant.encode()) % (2 * len(PALETTE))
+    # a variant of its own comes before the ablations of one
+    known = sorted(VARIANTS, key=lambda name: "/" in name)
+    return (
+        known.index(variant)
+        if variant in known
+        else len(known) + zlib.crc32(variant.encode()) % (2 * len(PALETTE))
+    )
 
 
 def colour(variant: str) -> str:
@@ -41,7 +60,9 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"loss.q": 10.0, ...}"""
     fields: dict[str, Any] = {}
     for name, value in config.items():
-        fields |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        fields |= (
+            flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
     return fields
 
 
@@ -65,9 +86,14 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
                 mine = tuple(f"{n.split('.')[-1]} {run.setting(n)}" for n in names)
                 if mine not in settings:
                     settings.append(mine)
-                style = colour_index(variant) // len(PALETTE) + settings.index(mine) + envs.index(env)
+                style = (
+                    colour_index(variant) // len(PALETTE) + settings.index(mine) + envs.index(env)
+                )
                 label = " · ".join([variant, *mine[:3], *([env] if len(envs) > 1 else [])])
-                group = found.setdefault((env, variant, *mine), Group(text(label), colour(variant), DASHES[style % len(DASHES)]))
+                group = found.setdefault(
+                    (env, variant, *mine),
+                    Group(text(label), colour(variant), DASHES[style % len(DASHES)]),
+                )
                 group.runs.append(run)
     return list(found.values())
 

@@ -1,7 +1,8 @@
 """``dicerl dashboard [RUNS_DIR]``: the report's figures, live in the browser while runs train.
 
-A small server of the standard library: the page asks ``api/state`` every few seconds, the answer holds the list of runs and,
-where something is new, the picked runs' figures. On another address than loopback every request needs the token.
+A small server of the standard library: the page asks ``api/state`` every few seconds, the answer
+holds the list of runs and, where something is new, the picked runs' figures. On another address
+than loopback every request needs the token.
 """
 
 from __future__ import annotations
@@ -28,31 +29,63 @@ from dicerl.errors import ConfigError, DicerlError
 PORT = 8770
 PICKED = 40  # runs compared at most
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-                               "connect-src 'self'; media-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'"
+        " data: blob:; connect-src 'self'; media-src 'self'; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
 }
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "dashboard", help="watch runs in the browser", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="A live page of the runs below a directory: state, progress, score, and the report's figures of the runs you pick.",
-        epilog="examples:\n  dicerl dashboard runs\n  dicerl dashboard experiments/ --port 9000\n"
-               "  dicerl dashboard --host 0.0.0.0      for other machines; prints an address with a token")
-    parser.add_argument("runs_dir", nargs="?", default="runs", metavar="RUNS_DIR", help="where the runs are (default: runs)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; any other but loopback needs the token)")
-    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0 takes a free one")
+        "dashboard",
+        help="watch runs in the browser",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "A live page of the runs below a directory: state, progress, score, and the report's"
+            " figures of the runs you pick."
+        ),
+        epilog=(
+            "examples:\n  dicerl dashboard runs\n  dicerl dashboard experiments/ --port 9000\n "
+            " dicerl dashboard --host 0.0.0.0      for other machines; prints an address with a"
+            " token"
+        ),
+    )
+    parser.add_argument(
+        "runs_dir",
+        nargs="?",
+        default="runs",
+        metavar="RUNS_DIR",
+        help="where the runs are (default: runs)",
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1; any other but loopback needs the token)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help=f"default: {PORT}; 0 takes a free one"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port <= 65535:
         raise ConfigError("port", args.port, "it must lie between 0 and 65535")
     if Path(args.runs_dir).exists() and not Path(args.runs_dir).is_dir():
-        raise DicerlError(f"RUNS_DIR {args.runs_dir} is a file; it must be a directory with runs in it")
+        raise DicerlError(
+            f"RUNS_DIR {args.runs_dir} is a file; it must be a directory with runs in it"
+        )
     server = make_server(Path(args.runs_dir), args.host, args.port)
     server.warm_up()
-    print(f"dashboard of {args.runs_dir}: {server.address()}  (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    print(
+        f"dashboard of {args.runs_dir}: {server.address()}  (Ctrl-C ends it)",
+        file=sys.stderr,
+        flush=True,
+    )
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -74,25 +107,42 @@ class Board:
         """Newest first."""
         from dicerl.report.data import RunData, find_runs
 
-        found = {str(path.relative_to(self.root)) if path != self.root else path.resolve().name: path for path in reversed(find_runs(self.root))}
-        self._runs = {name: self._runs.get(name) or RunData(path, name) for name, path in found.items()}
+        found = {
+            str(path.relative_to(self.root)) if path != self.root else path.resolve().name: path
+            for path in reversed(find_runs(self.root))
+        }
+        self._runs = {
+            name: self._runs.get(name) or RunData(path, name) for name, path in found.items()
+        }
         return self._runs
 
     def state(self, wanted: list[str] | None, have: str) -> dict[str, Any]:
-        """The list of runs, and the figures of the wanted ones (None: a good choice) unless the page has them already."""
+        """The list of runs, and the figures of the wanted ones (None: a good choice) unless the
+        page has them already.
+        """
         from dicerl.report.compare import colour
         from dicerl.report.sections import payload
 
         with self._lock:
             runs = self.runs()
             listed = [{**run.overview(), "colour": colour(run.variant)} for run in runs.values()]
-            picked = (_good_choice(listed) if wanted is None else [name for name in runs if name in wanted])[:PICKED]
+            picked = (
+                _good_choice(listed)
+                if wanted is None
+                else [name for name in runs if name in wanted]
+            )[:PICKED]
             chosen = [runs[name] for name in picked]
-            version = str(hash((tuple(picked), tuple(run.version() for run in chosen))))  # before reading: what comes later counts as new
+            # before reading: what comes later counts as new
+            version = str(hash((tuple(picked), tuple(run.version() for run in chosen))))
             for run in chosen:
                 run.refresh(everything=False)
-            answer: dict[str, Any] = {"runs_dir": str(self.root), "list": listed, "picked": picked, "version": version,
-                                      "time": time.strftime("%H:%M:%S")}
+            answer: dict[str, Any] = {
+                "runs_dir": str(self.root),
+                "list": listed,
+                "picked": picked,
+                "version": version,
+                "time": time.strftime("%H:%M:%S"),
+            }
             if version == have:
                 return answer
             content = payload(chosen)
@@ -110,7 +160,9 @@ class Board:
 
 
 def _good_choice(listed: list[dict[str, Any]]) -> list[str]:
-    """What runs now; else the newest run and its other seeds and variants of the same environment."""
+    """What runs now; else the newest run and its other seeds and variants of the same
+    environment.
+    """
     running = [run["id"] for run in listed if run["state"] == "running"]
     return (running or [run["id"] for run in listed if run["env"] == listed[0]["env"]])[:8]
 
@@ -133,7 +185,9 @@ class Server(ThreadingHTTPServer):
             packed(name)
 
     def address(self) -> str:
-        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
+            self.host, self.host
+        )
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}/{f'?token={self.token}' if self.token else ''}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -150,10 +204,18 @@ def is_loopback(host: str) -> bool:
 
 def make_server(root: Path, host: str = "127.0.0.1", port: int = PORT) -> Server:
     try:
-        return Server(host, port, Board(root), None if is_loopback(host) else secrets.token_urlsafe(24))
+        return Server(
+            host, port, Board(root), None if is_loopback(host) else secrets.token_urlsafe(24)
+        )
     except OSError as error:
-        hint = "; name another with --port, or 0 for a free one" if isinstance(error, PermissionError) or "in use" in str(error) else ""
-        raise DicerlError(f"cannot listen on {host} port {port}: {error.strerror or error}{hint}") from None
+        hint = (
+            "; name another with --port, or 0 for a free one"
+            if isinstance(error, PermissionError) or "in use" in str(error)
+            else ""
+        )
+        raise DicerlError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}{hint}"
+        ) from None
 
 
 @lru_cache
@@ -176,20 +238,32 @@ class Handler(BaseHTTPRequestHandler):
         if not self._welcome(query):
             return
         if url.path == "/":
-            self._send(linked("dicerl", "reading the runs ...").encode(), "text/html; charset=utf-8")
+            self._send(
+                linked("dicerl", "reading the runs ...").encode(), "text/html; charset=utf-8"
+            )
         elif url.path[1:] in TYPES:
-            self._send(packed(url.path[1:]), TYPES[url.path[1:]], {"Content-Encoding": "gzip", "Cache-Control": "max-age=3600"})
+            self._send(
+                packed(url.path[1:]),
+                TYPES[url.path[1:]],
+                {"Content-Encoding": "gzip", "Cache-Control": "max-age=3600"},
+            )
         elif url.path == "/api/state":
             wanted = None if "default" in query else query.get("run", [])
             content = self.server.board.state(wanted, query.get("have", [""])[0])
-            self._send(gzip.compress(json.dumps(content, allow_nan=False).encode(), 1), "application/json", {"Content-Encoding": "gzip"})
+            self._send(
+                gzip.compress(json.dumps(content, allow_nan=False).encode(), 1),
+                "application/json",
+                {"Content-Encoding": "gzip"},
+            )
         elif url.path == "/video":
             self._send_video(self.server.board.video(query.get("run", [""])[0]))
         else:
             self._refuse(404, "no such page")
 
     def _welcome(self, query: dict[str, list[str]]) -> bool:
-        """Loopback: only under a loopback name, so that no foreign page can reach us. Elsewhere: only with the token."""
+        """Loopback: only under a loopback name, so that no foreign page can reach us. Elsewhere:
+        only with the token.
+        """
         server = self.server
         if server.token is None:
             name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
@@ -202,13 +276,17 @@ class Handler(BaseHTTPRequestHandler):
         if hmac.compare_digest(given.encode(), server.token.encode()):
             self.send_response(303)  # the token goes from the address into a cookie
             self.send_header("Location", "./")
-            self.send_header("Set-Cookie", f"{server.cookie}={server.token}; HttpOnly; SameSite=Strict; Path=/")
+            self.send_header(
+                "Set-Cookie", f"{server.cookie}={server.token}; HttpOnly; SameSite=Strict; Path=/"
+            )
             self.send_header("Content-Length", "0")
             self.end_headers()
             return False
         if hmac.compare_digest(kept.encode(), server.token.encode()):
             return True
-        self._refuse(403, "this dashboard needs its token: open the address that the terminal printed")
+        self._refuse(
+            403, "this dashboard needs its token: open the address that the terminal printed"
+        )
         return False
 
     def _send_video(self, path: Path | None) -> None:
@@ -218,17 +296,29 @@ class Handler(BaseHTTPRequestHandler):
         start, end, code = 0, len(data) - 1, 200
         unit, _, span = self.headers.get("Range", "").partition("=")
         first, _, last = span.partition("-")
-        if unit == "bytes" and first.isdigit() and int(first) <= end:  # players seek, and Safari insists
+        # players seek, and Safari insists
+        if unit == "bytes" and first.isdigit() and int(first) <= end:
             start, end, code = int(first), min(int(last), end) if last.isdigit() else end, 206
-        more = {"Accept-Ranges": "bytes", **({"Content-Range": f"bytes {start}-{end}/{len(data)}"} if code == 206 else {})}
+        more = {
+            "Accept-Ranges": "bytes",
+            **({"Content-Range": f"bytes {start}-{end}/{len(data)}"} if code == 206 else {}),
+        }
         self._send(data[start : end + 1], "video/mp4", more, code)
 
     def _refuse(self, code: int, why: str) -> None:
         self._send(f"{why}\n".encode(), "text/plain; charset=utf-8", code=code)
 
-    def _send(self, body: bytes, kind: str, more: dict[str, str] | None = None, code: int = 200) -> None:
+    def _send(
+        self, body: bytes, kind: str, more: dict[str, str] | None = None, code: int = 200
+    ) -> None:
         self.send_response(code)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store", **HEADERS, **(more or {})}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            **HEADERS,
+            **(more or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -16,20 +16,46 @@ from dicerl.run import in_use
 
 MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
 
-PARAMETERS = tuple(dict.fromkeys(name for names in family.PARAMETERS.values() for name in names))  # what an episode may draw
+# what an episode may draw
+PARAMETERS = tuple(dict.fromkeys(name for names in family.PARAMETERS.values() for name in names))
 EPISODE = ("frames", "return", "length", *PARAMETERS)
 EVALUATION = ("frames", "mean_return", "stderr", "greedy_mean_return", "greedy_stderr")
-STAGES = ("actor_environment", "actor_inference", "actor_copying", "actor_waiting",
-          "learner_training", "learner_copying", "learner_pushing", "learner_starved")  # fractions of the time
+STAGES = (
+    "actor_environment",
+    "actor_inference",
+    "actor_copying",
+    "actor_waiting",
+    # fractions of the time
+    "learner_training",
+    "learner_copying",
+    "learner_pushing",
+    "learner_starved",
+)
 TRAIN = (
-    "frames", "entropy", *(f"favoured_{name}" for name in PARAMETERS), "trainable_inv_temperature",
-    "loss_value", "loss_q", "loss_policy", "gradient_norm", "value_explained",
-    "policy_lag", "ratio_mean", "rho_clipped", "c_clipped", "sequence_age", "frames_per_s", "queued_sequences", *STAGES,
+    "frames",
+    "entropy",
+    *(f"favoured_{name}" for name in PARAMETERS),
+    "trainable_inv_temperature",
+    "loss_value",
+    "loss_q",
+    "loss_policy",
+    "gradient_norm",
+    "value_explained",
+    "policy_lag",
+    "ratio_mean",
+    "rho_clipped",
+    "c_clipped",
+    "sequence_age",
+    "frames_per_s",
+    "queued_sequences",
+    *STAGES,
 )
 
 
 class RunData:
-    """A run directory, read while it may be written. ``overview`` looks at the end only, ``refresh`` reads what is new."""
+    """A run directory, read while it may be written. ``overview`` looks at the end only,
+    ``refresh`` reads what is new.
+    """
 
     def __init__(self, directory: Path, name: str | None = None) -> None:
         self.directory, self.name = directory, name or directory.name
@@ -47,7 +73,8 @@ class RunData:
         self._train, self._episodes = Thinned(len(TRAIN)), Thinned(len(EPISODE))
         self._chosen = Thinned(len(EPISODE), limit=300, keep="last")
         self._evaluations = Thinned(len(EVALUATION))
-        self._maps: dict[str, tuple[int, Thinned]] = {}  # by parameter: number of tiles, rows of frames, values, visits
+        # by parameter: number of tiles, rows of frames, values, visits
+        self._maps: dict[str, tuple[int, Thinned]] = {}
         self.events: list[dict[str, Any]] = []
 
     # --- the configuration
@@ -87,10 +114,19 @@ class RunData:
         tail, total = self._tail, number(self.setting("frames"))
         frames = tail.get("frames", 0)
         return {
-            "id": self.name, "name": self.name, "env": self.env, "variant": self.variant, "seed": self.setting("seed"),
-            "state": self._state(frames, total), "frames": frames, "total_frames": total if total > 0 else None,
-            "score": tail.get("score"), "stderr": tail.get("stderr"), "score_of": tail.get("score_of"),
-            "updated": tail.get("time"), "problem": "" if self.config else "config.json is missing or damaged",
+            "id": self.name,
+            "name": self.name,
+            "env": self.env,
+            "variant": self.variant,
+            "seed": self.setting("seed"),
+            "state": self._state(frames, total),
+            "frames": frames,
+            "total_frames": total if total > 0 else None,
+            "score": tail.get("score"),
+            "stderr": tail.get("stderr"),
+            "score_of": tail.get("score_of"),
+            "updated": tail.get("time"),
+            "problem": "" if self.config else "config.json is missing or damaged",
         }
 
     def _read_tail(self) -> None:
@@ -100,14 +136,22 @@ class RunData:
             return
         self._tail_seen = seen
         lines, evaluated = last_lines(self._metrics), last_lines(evaluations)
-        returns = [g for g in (number(line.get("return")) for line in lines if line.get("kind") == "episode") if np.isfinite(g)][-100:]
+        returns = [
+            g
+            for g in (number(line.get("return")) for line in lines if line.get("kind") == "episode")
+            if np.isfinite(g)
+        ][-100:]
         counted = [line for line in lines if np.isfinite(number(line.get("frames")))]
         self._tail = {"event": lines[-1].get("event") if lines else None}
         if counted:
             self._tail |= {"frames": counted[-1]["frames"], "time": counted[-1].get("time")}
         if evaluated and np.isfinite(number(evaluated[-1].get("mean_return"))):
             last = evaluated[-1]
-            self._tail |= {"score": last["mean_return"], "stderr": last.get("stderr"), "score_of": "evaluation"}
+            self._tail |= {
+                "score": last["mean_return"],
+                "stderr": last.get("stderr"),
+                "score_of": "evaluation",
+            }
         elif returns:
             self._tail |= {"score": float(np.mean(returns)), "score_of": "recent episodes"}
 
@@ -150,7 +194,9 @@ class RunData:
         """The bandits of the newest checkpoint that have seen an episode, by parameter."""
         votes = {}
         try:
-            for name, saved in zip(self.parameters, self.checkpoint()["temperatures"]["votes"][0], strict=False):
+            for name, saved in zip(
+                self.parameters, self.checkpoint()["temperatures"]["votes"][0], strict=False
+            ):
                 votes[name] = BanditVote(num_bandits=1)
                 votes[name].load_state_dict(saved)
         except (KeyError, IndexError, TypeError, ValueError):
@@ -159,7 +205,11 @@ class RunData:
 
     def newest_video(self) -> Path | None:
         try:
-            return max((self.directory / "videos").glob("*.mp4"), key=lambda p: p.stat().st_mtime, default=None)
+            return max(
+                (self.directory / "videos").glob("*.mp4"),
+                key=lambda p: p.stat().st_mtime,
+                default=None,
+            )
         except OSError:
             return None
 
@@ -184,7 +234,12 @@ class RunData:
         return self._lines.damaged
 
     def _add(self, lines: list[dict[str, Any]]) -> None:
-        kinds: dict[Any, list[dict[str, Any]]] = {"train": [], "episode": [], "evaluation": [], "event": []}
+        kinds: dict[Any, list[dict[str, Any]]] = {
+            "train": [],
+            "episode": [],
+            "evaluation": [],
+            "event": [],
+        }
         for line in lines:
             kind = line.get("kind")
             if isinstance(kind, str) and kind in kinds:
@@ -205,7 +260,12 @@ class RunData:
             rows = []
             for line in lines:
                 values, visits = line.get(f"tile_values{end}"), line.get(f"tile_visits{end}")
-                if not isinstance(values, list) or not isinstance(visits, list) or not values or len(values) != len(visits):
+                if (
+                    not isinstance(values, list)
+                    or not isinstance(visits, list)
+                    or not values
+                    or len(values) != len(visits)
+                ):
                     continue
                 try:
                     row = np.array([line.get("frames"), *values, *visits], float)
@@ -224,7 +284,9 @@ class RunData:
 
     def episodes(self, name: str, thinned: str = "mean") -> tuple[np.ndarray, np.ndarray]:
         """(frames, values) of the episodes: means over neighbours, or single ones ("last")."""
-        return _pair((self._episodes if thinned == "mean" else self._chosen).rows(), EPISODE.index(name))
+        return _pair(
+            (self._episodes if thinned == "mean" else self._chosen).rows(), EPISODE.index(name)
+        )
 
     def evaluations(self) -> dict[str, np.ndarray]:
         rows = self._evaluations.rows()
@@ -254,7 +316,14 @@ def find_runs(root: Path, depth: int = 3) -> list[Path]:
     if (root / "config.json").is_file():
         return [root]
     try:
-        inside = [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")] if depth else []
+        inside = (
+            [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
+            if depth
+            else []
+        )
     except OSError:
         return []
-    return sorted((run for p in inside for run in find_runs(p, depth - 1)), key=lambda p: (stamp(p / "config.json")[0], p.name))
+    return sorted(
+        (run for p in inside for run in find_runs(p, depth - 1)),
+        key=lambda p: (stamp(p / "config.json")[0], p.name),
+    )

@@ -1,7 +1,9 @@
-"""Plotly figures of runs, as plain values: {"data": [...], "layout": {...}}. The report and the dashboard draw the same ones.
+"""Plotly figures of runs, as plain values: {"data": [...], "layout": {...}}. The report and the
+dashboard draw the same ones.
 
-``plotly.graph_objects.Figure(figure)`` takes any of them in a notebook. Colours of text, grid and background are the page's: it
-knows whether it is light or dark. ``maps.py`` has those of the temperatures.
+``plotly.graph_objects.Figure(figure)`` takes any of them in a notebook. Colours of text, grid and
+background are the page's: it knows whether it is light or dark. ``maps.py`` has those of the
+temperatures.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ RETURN_POINTS = 60  # episodes are noisy: longer means
 
 # --- small parts
 
+
 def plain(values: Any) -> list[Any]:
     """Six digits, and null for what is unknown: JSON has no NaN.    [...] -> nested lists"""
     values = np.asarray(values, float)
@@ -34,15 +37,38 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def frames_axis(last: float | None = None) -> dict[str, Any]:
-    return axis("frames", tickformat="~s", hoverformat=",.0f", nticks=8, **({"range": [0, last]} if last else {"rangemode": "tozero"}))
+    return axis(
+        "frames",
+        tickformat="~s",
+        hoverformat=",.0f",
+        nticks=8,
+        **({"range": [0, last]} if last else {"rangemode": "tozero"}),
+    )
 
 
-def figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any) -> Figure:
+def figure(
+    data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any
+) -> Figure:
     named = [trace for trace in data if trace.get("showlegend", True)]
-    return {"data": data, "layout": {
-        "xaxis": x, "yaxis": y, "showlegend": len(named) > 1, "hovermode": "x unified", "margin": {"l": 8, "r": 16, "t": 8, "b": 8},
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}, "uirevision": "kept", **layout,
-    }}
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": x,
+            "yaxis": y,
+            "showlegend": len(named) > 1,
+            "hovermode": "x unified",
+            "margin": {"l": 8, "r": 16, "t": 8, "b": 8},
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "xanchor": "left",
+                "y": 1.02,
+                "yanchor": "bottom",
+            },
+            "uirevision": "kept",
+            **layout,
+        },
+    }
 
 
 def see_through(hex_colour: str, alpha: float) -> str:
@@ -69,70 +95,154 @@ def smooth(curve: Curve, last: float, points: int) -> Curve:
 
 
 def over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """frames, mean, lowest and highest of several runs' curves; each run counts where it has been."""
+    """frames, mean, lowest and highest of several runs' curves; each run counts where it has
+    been.
+    """
     grid = max((x for x, _ in curves), key=lambda x: (x[-1], len(x)))
     rows = []
     for x, y in curves:
-        near = np.median(np.diff(x)) / 2 if len(x) > 1 else 0.0  # seeds are logged at slightly different frames
-        rows.append(np.where((grid >= x[0] - near) & (grid <= x[-1] + near), np.interp(grid, x, y), np.nan))
+        # seeds are logged at slightly different frames
+        near = np.median(np.diff(x)) / 2 if len(x) > 1 else 0.0
+        rows.append(
+            np.where((grid >= x[0] - near) & (grid <= x[-1] + near), np.interp(grid, x, y), np.nan)
+        )
     known = np.isfinite(rows).any(0)
     grid, values = grid[known], np.array(rows)[:, known]
     return grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
 
 
-def band(group: Group, curves: list[Curve], last: float, name: str = "", points: int = POINTS, **line: Any) -> list[dict[str, Any]]:
+def band(
+    group: Group,
+    curves: list[Curve],
+    last: float,
+    name: str = "",
+    points: int = POINTS,
+    **line: Any,
+) -> list[dict[str, Any]]:
     """The mean over seeds, and what lies between the lowest and the highest seed as its shade."""
     curves = [smooth(c, last, points) for c in curves if len(c[0])]
     if not curves:
         return []
     x, mean, low, high = over_seeds(curves)
     label = f"{group.label}{f' ({len(curves)} seeds)' if len(curves) > 1 else ''}{name}"
-    traces = [{"type": "scatter", "mode": "lines" if len(x) > 1 else "markers", "name": label, "legendgroup": group.label, "x": plain(x),
-               "y": plain(mean), "line": {"color": group.colour, "dash": group.dash, "width": 2, **line}, "marker": {"color": group.colour}}]
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines" if len(x) > 1 else "markers",
+            "name": label,
+            "legendgroup": group.label,
+            "x": plain(x),
+            "y": plain(mean),
+            "line": {"color": group.colour, "dash": group.dash, "width": 2, **line},
+            "marker": {"color": group.colour},
+        }
+    ]
     if len(curves) > 1:
-        traces.insert(0, {"type": "scatter", "mode": "lines", "x": plain(np.concatenate([x, x[::-1]])), "y": plain(np.concatenate([high, low[::-1]])),
-                          "fill": "toself", "fillcolor": see_through(group.colour, 0.18), "line": {"width": 0}, "hoverinfo": "skip",
-                          "showlegend": False, "legendgroup": group.label})
+        traces.insert(
+            0,
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": plain(np.concatenate([x, x[::-1]])),
+                "y": plain(np.concatenate([high, low[::-1]])),
+                "fill": "toself",
+                "fillcolor": see_through(group.colour, 0.18),
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "showlegend": False,
+                "legendgroup": group.label,
+            },
+        )
     return traces
 
 
 def last_frame(runs: Sequence[RunData]) -> float:
-    ends = [x[-1] for run in runs for x in (run.train("frames")[0], run.episodes("frames")[0], run.evaluations()["frames"]) if len(x)]
+    ends = [
+        x[-1]
+        for run in runs
+        for x in (run.train("frames")[0], run.episodes("frames")[0], run.evaluations()["frames"])
+        if len(x)
+    ]
     return float(max(ends, default=0.0))
 
 
-def curves(all_groups: list[Group], read: Read, title: str, *, points: int = POINTS, log: bool = False, percent: bool = False) -> Figure | None:
+def curves(
+    all_groups: list[Group],
+    read: Read,
+    title: str,
+    *,
+    points: int = POINTS,
+    log: bool = False,
+    percent: bool = False,
+) -> Figure | None:
     """One quantity over frames, a line for each group."""
     last = last_frame([run for g in all_groups for run in g.runs])
-    data = [t for g in all_groups for t in band(g, [read(run) for run in g.runs], last, points=points)]
+    data = [
+        t for g in all_groups for t in band(g, [read(run) for run in g.runs], last, points=points)
+    ]
     if not data:
         return None
     positive = all(v is None or v > 0 for trace in data for v in trace["y"])
-    y = axis(title, **({"type": "log", "dtick": 1} if log and positive else {}), **({"tickformat": ".0%"} if percent else {}))
+    y = axis(
+        title,
+        **({"type": "log", "dtick": 1} if log and positive else {}),
+        **({"tickformat": ".0%"} if percent else {}),
+    )
     return figure(data, frames_axis(), y)
 
 
 def training_return(all_groups: list[Group]) -> Figure | None:
-    return curves(all_groups, lambda run: run.episodes("return"), "return of training episodes", points=RETURN_POINTS)
+    return curves(
+        all_groups,
+        lambda run: run.episodes("return"),
+        "return of training episodes",
+        points=RETURN_POINTS,
+    )
 
 
 def evaluation(all_groups: list[Group]) -> Figure | None:
-    """Evaluation episodes (best region: full line, greedy: open marks) over the training return (faint)."""
+    """Evaluation episodes (best region: full line, greedy: open marks) over the training return
+    (faint).
+    """
     last = last_frame([run for g in all_groups for run in g.runs])
     data = []
     for g in all_groups:
         evaluated = [run.evaluations() for run in g.runs]
         best = band(g, [_known(e["frames"], e["mean_return"]) for e in evaluated], last)
-        greedy = band(g, [_known(e["frames"], e["greedy_mean_return"]) for e in evaluated], last, name=", greedy", width=1.5, dash="dot")[-1:]
-        training = band(g, [run.episodes("return") for run in g.runs], last, name=", training", points=RETURN_POINTS, width=1)[-1:]
+        greedy = band(
+            g,
+            [_known(e["frames"], e["greedy_mean_return"]) for e in evaluated],
+            last,
+            name=", greedy",
+            width=1.5,
+            dash="dot",
+        )[-1:]
+        training = band(
+            g,
+            [run.episodes("return") for run in g.runs],
+            last,
+            name=", training",
+            points=RETURN_POINTS,
+            width=1,
+        )[-1:]
         if not best:
             continue
         best[-1] |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7}}
         errors = np.concatenate([e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated])
-        if len(best) == 1 and len(errors) == len(best[0]["x"]):  # one seed: the error of its own mean
-            best[0]["error_y"] = {"type": "data", "array": plain(errors), "thickness": 1, "width": 3}
+        # one seed: the error of its own mean
+        if len(best) == 1 and len(errors) == len(best[0]["x"]):
+            best[0]["error_y"] = {
+                "type": "data",
+                "array": plain(errors),
+                "thickness": 1,
+                "width": 3,
+            }
         for trace in greedy:
-            trace |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7, "symbol": "circle-open"}, "showlegend": False}
+            trace |= {
+                "mode": "lines+markers",
+                "marker": {"color": g.colour, "size": 7, "symbol": "circle-open"},
+                "showlegend": False,
+            }
         for trace in training:
             trace |= {"opacity": 0.45, "showlegend": False}
         data += training + best + greedy
@@ -144,13 +254,38 @@ def _known(x: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def gradient_norm(all_groups: list[Group]) -> Figure | None:
-    drawn = curves(all_groups, lambda run: run.train("gradient_norm"), "gradient norm before the clip", log=True)
+    drawn = curves(
+        all_groups,
+        lambda run: run.train("gradient_norm"),
+        "gradient norm before the clip",
+        log=True,
+    )
     clips = {run.setting("optimizer.clip_norm") for g in all_groups for run in g.runs}
     if drawn is not None and len(clips) == 1 and isinstance(clip := clips.pop(), int | float):
-        drawn["layout"]["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": clip, "y1": clip,
-                                      "line": {"dash": "dot", "width": 1, "color": "#8c8c8c"}}]
-        drawn["layout"]["annotations"] = [{"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False, "text": "clip",
-                                           "y": float(np.log10(clip)) if drawn["layout"]["yaxis"].get("type") == "log" else clip}]
+        drawn["layout"]["shapes"] = [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": clip,
+                "y1": clip,
+                "line": {"dash": "dot", "width": 1, "color": "#8c8c8c"},
+            }
+        ]
+        drawn["layout"]["annotations"] = [
+            {
+                "xref": "paper",
+                "x": 1,
+                "xanchor": "right",
+                "yanchor": "bottom",
+                "showarrow": False,
+                "text": "clip",
+                "y": (
+                    float(np.log10(clip)) if drawn["layout"]["yaxis"].get("type") == "log" else clip
+                ),
+            }
+        ]
     return drawn
 
 
@@ -162,12 +297,23 @@ def clipped(all_groups: list[Group]) -> Figure | None:
         data += band(g, [run.train("rho_clipped") for run in g.runs], last)
         if any(run.setting("loss.rho_bar") != run.setting("loss.c_bar") for run in g.runs):
             data += band(g, [run.train("c_clipped") for run in g.runs], last, name=", c", width=1)
-    return figure(data, frames_axis(), axis("share of ratios that are clipped", tickformat=".0%", rangemode="tozero")) if data else None
+    return (
+        figure(
+            data,
+            frames_axis(),
+            axis("share of ratios that are clipped", tickformat=".0%", rangemode="tozero"),
+        )
+        if data
+        else None
+    )
 
 
 def stages(all_groups: list[Group]) -> Figure | None:
-    """Where the time of actors and learner goes, in the second half of the runs, and how fast each stage is while it works."""
-    rows: list[tuple[str, str, float, float]] = []  # bar, stage, fraction of the time, frames/s while at it
+    """Where the time of actors and learner goes, in the second half of the runs, and how fast each
+    stage is while it works.
+    """
+    # bar, stage, fraction of the time, frames/s while at it
+    rows: list[tuple[str, str, float, float]] = []
     for g in all_groups:
         speed = _late_mean(g, "frames_per_s")
         for stage in STAGES:
@@ -180,9 +326,21 @@ def stages(all_groups: list[Group]) -> Figure | None:
     for i, what in enumerate(dict.fromkeys(stage.split("_")[1] for stage in STAGES)):
         own = [(bar, share, speed) for bar, stage, share, speed in rows if stage == what]
         if own:
-            data.append({"type": "bar", "orientation": "h", "name": what, "y": [bar for bar, *_ in own], "x": plain([share for _, share, _ in own]),
-                         "customdata": plain([speed for *_, speed in own]), "marker": {"color": PALETTE[i % len(PALETTE)]},
-                         "hovertemplate": f"{what}: %{{x:.1%}} of the time, %{{customdata:,.0f}} frames/s while at it<extra>%{{y}}</extra>"})
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": what,
+                    "y": [bar for bar, *_ in own],
+                    "x": plain([share for _, share, _ in own]),
+                    "customdata": plain([speed for *_, speed in own]),
+                    "marker": {"color": PALETTE[i % len(PALETTE)]},
+                    "hovertemplate": (
+                        f"{what}: %{{x:.1%}} of the time, %{{customdata:,.0f}} frames/s while at"
+                        " it<extra>%{y}</extra>"
+                    ),
+                }
+            )
     x = axis("share of the time", tickformat=".0%", range=[0, 1.02])
     y = axis("", type="category", categoryorder="array", categoryarray=bars)
     drawn = figure(data, x, y, barmode="stack", hovermode="closest")
@@ -197,7 +355,15 @@ def _late_mean(group: Group, name: str) -> float:
 
 # --- scores
 
-SYSTEM_NAMES = {"dice": "DiCE", "rainbow": "Rainbow", "impala": "IMPALA", "laser": "LASER", "r2d2": "R2D2", "ngu": "NGU", "agent57": "Agent57"}
+SYSTEM_NAMES = {
+    "dice": "DiCE",
+    "rainbow": "Rainbow",
+    "impala": "IMPALA",
+    "laser": "LASER",
+    "r2d2": "R2D2",
+    "ngu": "NGU",
+    "agent57": "Agent57",
+}
 
 
 def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
@@ -205,16 +371,45 @@ def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
     from dicerl.scores import SYSTEMS, hns, reference_scores
 
     row = reference_scores()[game]
-    bars = [(f"{SYSTEM_NAMES.get(name, name)}, paper", hns(game, row[name]), "#8c8c8c") for name in SYSTEMS]
+    bars = [
+        (f"{SYSTEM_NAMES.get(name, name)}, paper", hns(game, row[name]), "#8c8c8c")
+        for name in SYSTEMS
+    ]
     own = []
     for g in groups(runs):
-        scores = [e["mean_return"][-1] for run in g.runs if len((e := run.evaluations())["frames"]) and np.isfinite(e["mean_return"][-1])]
+        scores = [
+            e["mean_return"][-1]
+            for run in g.runs
+            if len((e := run.evaluations())["frames"]) and np.isfinite(e["mean_return"][-1])
+        ]
         if scores:
-            own.append((f"<b>{g.label}</b>, {len(scores)} run{'s' if len(scores) > 1 else ''} here", hns(game, float(np.mean(scores))), g.colour))
+            own.append(
+                (
+                    f"<b>{g.label}</b>, {len(scores)} run{'s' if len(scores) > 1 else ''} here",
+                    hns(game, float(np.mean(scores))),
+                    g.colour,
+                )
+            )
     if not own:
         return None
     bars = sorted(bars + own, key=lambda bar: bar[1])
-    data = [{"type": "bar", "orientation": "h", "y": [name for name, _, _ in bars], "x": plain([v for _, v, _ in bars]),
-             "marker": {"color": [c for _, _, c in bars]}, "text": [f"{v:,.0f} %" for _, v, _ in bars], "textposition": "auto", "cliponaxis": False,
-             "hovertemplate": "%{y}: %{x:,.1f} %<extra></extra>", "showlegend": False}]
-    return figure(data, axis("human-normalised score (%); 0 random, 100 human"), axis("", type="category"), hovermode="closest")
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [name for name, _, _ in bars],
+            "x": plain([v for _, v, _ in bars]),
+            "marker": {"color": [c for _, _, c in bars]},
+            "text": [f"{v:,.0f} %" for _, v, _ in bars],
+            "textposition": "auto",
+            "cliponaxis": False,
+            "hovertemplate": "%{y}: %{x:,.1f} %<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+    return figure(
+        data,
+        axis("human-normalised score (%); 0 random, 100 human"),
+        axis("", type="category"),
+        hovermode="closest",
+    )

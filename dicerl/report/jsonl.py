@@ -1,4 +1,6 @@
-"""Reading .jsonl files while they are written: only what is new, damaged lines passed over, long histories in constant memory."""
+"""Reading .jsonl files while they are written: only what is new, damaged lines passed over, long
+histories in constant memory.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ import numpy as np
 
 LIMIT = 1000  # rows a table keeps at least, once it had them; twice as many at most
 BLOCK = 1 << 23  # bytes read at a time
-BUDGET = 1 << 23  # bytes parsed of a long history, so that any run opens in a moment: every second, third, ... line of it
-COMMON = ('{"kind": "episode"', '{"kind": "train"')  # lines there are so many of that some may be left out
+# bytes parsed of a long history, so that any run opens in a moment: every second, third, ... line
+# of it
+BUDGET = 1 << 23
+# lines there are so many of that some may be left out
+COMMON = ('{"kind": "episode"', '{"kind": "train"')
 TAIL = 1 << 16  # bytes that tell how a run stands
 
 
@@ -25,7 +30,9 @@ class JsonLines:
         self._offset, self._mark = 0, b""  # bytes read so far, and the last of them
 
     def rewritten(self) -> bool:
-        """Whether what was read is no longer there: a resumed run cuts its file back and goes on from there."""
+        """Whether what was read is no longer there: a resumed run cuts its file back and goes on
+        from there.
+        """
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset - len(self._mark))
@@ -34,7 +41,9 @@ class JsonLines:
             return self._offset > 0
 
     def blocks(self, everything: bool = True) -> Iterator[list[dict[str, Any]]]:
-        """The new complete lines, or enough of them where they are very many; a half-written last one waits for its end."""
+        """The new complete lines, or enough of them where they are very many; a half-written last
+        one waits for its end.
+        """
         try:
             file = self.path.open("rb")
         except OSError:
@@ -55,7 +64,9 @@ class JsonLines:
 
 
 def parse_lines(whole: bytes, every: int = 1) -> tuple[list[dict[str, Any]], int]:
-    """(objects, number of lines that are none); of episodes and of train lines only every ``every``-th."""
+    """(objects, number of lines that are none); of episodes and of train lines only every
+    ``every``-th.
+    """
     raw = [line for line in whole.decode(errors="replace").split("\n") if line]
     if every > 1:
         common = [[line for line in raw if line.startswith(kind)][::every] for kind in COMMON]
@@ -64,8 +75,14 @@ def parse_lines(whole: bytes, every: int = 1) -> tuple[list[dict[str, Any]], int
     for start in range(0, len(raw), 500):
         some = raw[start : start + 500]
         # One call instead of hundreds; one by one where a line is damaged.
-        together = _loads(f"[{','.join(some)}]") if all(line[0] == "{" and line[-1] == "}" for line in some) else None
-        found += together if together is not None and len(together) == len(some) else map(_loads, some)
+        together = (
+            _loads(f"[{','.join(some)}]")
+            if all(line[0] == "{" and line[-1] == "}" for line in some)
+            else None
+        )
+        found += (
+            together if together is not None and len(together) == len(some) else map(_loads, some)
+        )
     lines = [line for line in found if isinstance(line, dict)]
     return lines, len(raw) - len(lines)
 
@@ -96,12 +113,15 @@ def table(lines: list[dict[str, Any]], columns: tuple[str, ...]) -> np.ndarray:
 
 
 class Thinned:
-    """Rows of numbers in constant memory: at 2 * limit rows, neighbours become one (their mean, or the last of them)."""
+    """Rows of numbers in constant memory: at 2 * limit rows, neighbours become one (their mean, or
+    the last of them).
+    """
 
     def __init__(self, width: int, limit: int = LIMIT, keep: str = "mean") -> None:
         self._limit, self._keep = limit, keep
         self._stride = 1  # lines behind a row
-        self._rows, self._open = np.empty((0, width)), np.empty((0, width))  # _open: lines that do not fill a row yet
+        # _open: lines that do not fill a row yet
+        self._rows, self._open = np.empty((0, width)), np.empty((0, width))
 
     def add(self, lines: np.ndarray) -> None:
         waiting = np.concatenate([self._open, lines])

@@ -1,11 +1,17 @@
-"""The HTML page around the figures: everything inside it (report), or links to its parts (dashboard)."""
+"""The HTML page around the figures: everything inside it (report), or links to its parts
+(dashboard).
+"""
 
 from __future__ import annotations
 
 import html
 from importlib.resources import files
 
-TYPES = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "plotly.js": "text/javascript; charset=utf-8"}
+TYPES = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "plotly.js": "text/javascript; charset=utf-8",
+}
 
 
 def static(name: str) -> str:
@@ -16,7 +22,13 @@ def static(name: str) -> str:
 
 
 def page(kind: str, title: str, subtitle: str, style: str, script: str) -> str:
-    parts = {"kind": kind, "title": html.escape(title), "subtitle": html.escape(subtitle), "style": style, "script": script}
+    parts = {
+        "kind": kind,
+        "title": html.escape(title),
+        "subtitle": html.escape(subtitle),
+        "style": style,
+        "script": script,
+    }
     text = static("page.html")
     for name, value in parts.items():
         text = text.replace("{{" + name + "}}", value)
@@ -25,13 +37,24 @@ def page(kind: str, title: str, subtitle: str, style: str, script: str) -> str:
 
 def linked(title: str, subtitle: str) -> str:
     """The dashboard's page; it asks for the runs while plotly.js still loads."""
-    return page("dashboard", title, subtitle, '<link rel="stylesheet" href="page.css">\n<script async id="plotly" src="plotly.js"></script>',
-                '<script src="page.js"></script>')
+    return page(
+        "dashboard",
+        title,
+        subtitle,
+        '<link rel="stylesheet" href="page.css">\n<script async id="plotly"'
+        ' src="plotly.js"></script>',
+        '<script src="page.js"></script>',
+    )
 
 
 def inlined(title: str, subtitle: str, payload: str) -> str:
     """A report: opens without a network."""
     safe = payload.replace("<", "\\u003c")  # no name in it can end the script element
-    return page("report", title, subtitle, f"<style>\n{static('page.css')}</style>",
-                f'<script type="application/json" id="payload">{safe}</script>\n'
-                f"<script>{static('plotly.js')}</script>\n<script>\n{static('page.js')}</script>")
+    return page(
+        "report",
+        title,
+        subtitle,
+        f"<style>\n{static('page.css')}</style>",
+        f'<script type="application/json" id="payload">{safe}</script>\n'
+        f"<script>{static('plotly.js')}</script>\n<script>\n{static('page.js')}</script>",
+    )

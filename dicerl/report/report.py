@@ -19,13 +19,30 @@ EMBEDDED = 4 << 20  # bytes; a larger video is linked
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "report", help="write runs' figures into one HTML file", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="One self-contained HTML file (it opens offline): learning curves, temperature maps, the bandits' vote, losses, policy lag,\n"
-                    "throughput, configuration and commit. Runs that differ only in their seed become one line with a shade.",
-        epilog="examples:\n  dicerl report runs/pong-dice-0\n  dicerl report runs/pong-dice-* runs/pong-baseline-* -o pong.html\n"
-               "  dicerl report runs            every run below runs/")
-    parser.add_argument("run", nargs="+", metavar="RUN", help="a run's directory, or a directory with runs in it")
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: RUN/report.html for one run, else report.html here")
+        "report",
+        help="write runs' figures into one HTML file",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "One self-contained HTML file (it opens offline): learning curves, temperature maps,"
+            " the bandits' vote, losses, policy lag,\nthroughput, configuration and commit. Runs"
+            " that differ only in their seed become one line with a shade."
+        ),
+        epilog=(
+            "examples:\n  dicerl report runs/pong-dice-0\n  dicerl report runs/pong-dice-*"
+            " runs/pong-baseline-* -o pong.html\n  dicerl report runs            every run below"
+            " runs/"
+        ),
+    )
+    parser.add_argument(
+        "run", nargs="+", metavar="RUN", help="a run's directory, or a directory with runs in it"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="default: RUN/report.html for one run, else report.html here",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,11 +52,22 @@ def run(args: argparse.Namespace) -> int:
     for name in args.run:
         found = find_runs(Path(name))
         if not found:
-            raise DicerlError(f"{name} {'holds no run (no config.json)' if Path(name).is_dir() else 'is no run directory'}")
+            raise DicerlError(
+                f"{name}"
+                f" {'holds no run (no config.json)' if Path(name).is_dir() else 'is no run directory'}"
+            )
         directories += [d for d in found if d not in directories]
-    output = Path(args.output) if args.output else directories[0] / "report.html" if len(directories) == 1 else Path("report.html")
+    output = (
+        Path(args.output)
+        if args.output
+        else directories[0] / "report.html"
+        if len(directories) == 1
+        else Path("report.html")
+    )
     if output.is_dir():
-        raise DicerlError(f"output {output} is a directory; name a file, for example {output / 'report.html'}")
+        raise DicerlError(
+            f"output {output} is a directory; name a file, for example {output / 'report.html'}"
+        )
     write_report(directories, output, lambda line: print(line, file=sys.stderr))
     print(f"{output} ({output.stat().st_size / 1e6:.1f} MB)")
     return 0
@@ -56,13 +84,24 @@ def write_report(directories: Sequence[Path], output: Path, say: Any = lambda li
         run = RunData(directory, name)
         run.refresh()
         if run.damaged:
-            say(f"{directory / 'metrics.jsonl'}: {run.damaged} damaged line{'s' if run.damaged > 1 else ''} passed over")
+            say(
+                f"{directory / 'metrics.jsonl'}: {run.damaged} damaged"
+                f" line{'s' if run.damaged > 1 else ''} passed over"
+            )
         runs.append(run)
     content = payload(runs)
     for described, run in zip(content["runs"], runs, strict=True):
         described["video"] = _video(run.newest_video(), output)
-    title = f"{runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs of {', '.join(dict.fromkeys(run.env for run in runs))}"
-    text = inlined(f"{title} · dicerl", f"written {time.strftime('%Y-%m-%d %H:%M')}", json.dumps(content, allow_nan=False))
+    title = (
+        f"{runs[0].name}"
+        if len(runs) == 1
+        else f"{len(runs)} runs of {', '.join(dict.fromkeys(run.env for run in runs))}"
+    )
+    text = inlined(
+        f"{title} · dicerl",
+        f"written {time.strftime('%Y-%m-%d %H:%M')}",
+        json.dumps(content, allow_nan=False),
+    )
     output.write_text(text, encoding="utf-8")
 
 

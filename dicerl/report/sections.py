@@ -1,4 +1,6 @@
-"""Everything a page shows of some runs, in order: the report writes it into a file, the dashboard sends it to the browser."""
+"""Everything a page shows of some runs, in order: the report writes it into a file, the dashboard
+sends it to the browser.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ class Section:
     def __init__(self, title: str) -> None:
         self.title, self.cards, self.missing = title, [], []
 
-    def add(self, key: str, title: str, figure: figures.Figure | None, caption: str = "", why: str = "no data yet") -> None:
+    def add(
+        self,
+        key: str,
+        title: str,
+        figure: figures.Figure | None,
+        caption: str = "",
+        why: str = "no data yet",
+    ) -> None:
         if figure is None:
             self.missing.append(f"{title}: {why}")
         else:
@@ -31,8 +40,16 @@ class Section:
 
 def sections(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     together = groups(runs)
-    return [part.plain() for part in (
-        _returns(runs), _temperatures(runs, together), _learning(together), _data(together), _speed(together))]
+    return [
+        part.plain()
+        for part in (
+            _returns(runs),
+            _temperatures(runs, together),
+            _learning(together),
+            _data(together),
+            _speed(together),
+        )
+    ]
 
 
 def _returns(runs: Sequence[RunData]) -> Section:
@@ -40,14 +57,29 @@ def _returns(runs: Sequence[RunData]) -> Section:
     for env in dict.fromkeys(run.env for run in runs):
         own = [run for run in runs if run.env == env]
         compared = groups(own)
-        part.add(f"return/{env}", f"{env}: training", figures.training_return(compared),
-                 "Raw return of the episodes the actors play, exploration included. Shade: lowest to highest seed.")
-        part.add(f"evaluation/{env}", f"{env}: evaluation", figures.evaluation(compared),
-                 "Separate episodes. Full line: τ from the bandits' best region. Open marks: greedy. Faint: training.")
+        part.add(
+            f"return/{env}",
+            f"{env}: training",
+            figures.training_return(compared),
+            "Raw return of the episodes the actors play, exploration included. Shade: lowest to"
+            " highest seed.",
+        )
+        part.add(
+            f"evaluation/{env}",
+            f"{env}: evaluation",
+            figures.evaluation(compared),
+            "Separate episodes. Full line: τ from the bandits' best region. Open marks: greedy."
+            " Faint: training.",
+        )
         game = _atari_game(env)
         if game:
-            part.add(f"hns/{env}", f"{env}: human-normalised score", figures.hns_bars(own, game),
-                     "Last evaluation here beside the paper's table (200M frames and more).", "no evaluation yet")
+            part.add(
+                f"hns/{env}",
+                f"{env}: human-normalised score",
+                figures.hns_bars(own, game),
+                "Last evaluation here beside the paper's table (200M frames and more).",
+                "no evaluation yet",
+            )
     return part
 
 
@@ -59,17 +91,34 @@ def _atari_game(env: str) -> str | None:
 
 def _temperatures(runs: Sequence[RunData], together: list[figures.Group]) -> Section:
     part = Section("Temperature")
-    part.add("entropy", "Entropy", figures.curves(together, lambda run: run.train("entropy"), "entropy of π<sub>τ</sub> (nats)"),
-             "Of the policies that acted, each at its own τ: no bonus holds it up.")
-    part.add("favoured", "Favoured temperature", figures.curves(together, _favoured, "1/τ"),
-             "Middle of the tile the bandits value most; of a trainable τ, its value. Higher is greedier.")
-    drawing = [run for run in runs if run.setting("behaviour.source", "bandit") in ("bandit", "distribution")]
+    part.add(
+        "entropy",
+        "Entropy",
+        figures.curves(
+            together, lambda run: run.train("entropy"), "entropy of π<sub>τ</sub> (nats)"
+        ),
+        "Of the policies that acted, each at its own τ: no bonus holds it up.",
+    )
+    part.add(
+        "favoured",
+        "Favoured temperature",
+        figures.curves(together, _favoured, "1/τ"),
+        "Middle of the tile the bandits value most; of a trainable τ, its value. Higher is"
+        " greedier.",
+    )
+    drawing = [
+        run
+        for run in runs
+        if run.setting("behaviour.source", "bandit") in ("bandit", "distribution")
+    ]
     if not drawing:
         part.missing.append("Temperature map: these runs do not draw temperatures")
     for run in drawing[:MAPS]:
         _maps(part, run, run.name if len(runs) > 1 else "")
     if len(drawing) > MAPS:
-        part.missing.append(f"temperature maps of {len(drawing) - MAPS} more runs: the first {MAPS} are shown")
+        part.missing.append(
+            f"temperature maps of {len(drawing) - MAPS} more runs: the first {MAPS} are shown"
+        )
     return part
 
 
@@ -85,65 +134,168 @@ def _favoured(run: RunData) -> figures.Curve:
 def _maps(part: Section, run: RunData, name: str) -> None:
     """The temperature map of one run, and its bandits."""
     votes = run.votes()
-    aside = "" if run.setting("behaviour.source", "bandit") == "bandit" else " This variant keeps the vote but draws from the initial one."
+    aside = (
+        ""
+        if run.setting("behaviour.source", "bandit") == "bandit"
+        else " This variant keeps the vote but draws from the initial one."
+    )
     for p in run.parameters:
         of = f" of {maps.SYMBOL[p]}" if p != "inv_temperature" else ""
         why = "no data yet"
-        part.add(f"values/{run.name}/{p}", _title(name, f"temperature map{of}, value"), maps.value_map(run, p),
-                 "Value the bandits give each tile over time (blank: not visited yet). Dots: drawn for single episodes.", why)
-        part.add(f"visits/{run.name}/{p}", _title(name, f"temperature map{of}, visits"), maps.visits_map(run, p),
-                 f"Share of the latest episodes (at least {maps.RECENT}) that fell into each tile.", why)
+        part.add(
+            f"values/{run.name}/{p}",
+            _title(name, f"temperature map{of}, value"),
+            maps.value_map(run, p),
+            "Value the bandits give each tile over time (blank: not visited yet). Dots: drawn for"
+            " single episodes.",
+            why,
+        )
+        part.add(
+            f"visits/{run.name}/{p}",
+            _title(name, f"temperature map{of}, visits"),
+            maps.visits_map(run, p),
+            f"Share of the latest episodes (at least {maps.RECENT}) that fell into each tile.",
+            why,
+        )
         why = "no checkpoint yet"
-        part.add(f"bandits/{run.name}/{p}", _title(name, f"each bandit's value{of}"), maps.bandit_values(run, p, votes[p]) if p in votes else None,
-                 "Newest checkpoint. Thick: their average, which evaluation goes by." + aside, why)
-        part.add(f"votes/{run.name}/{p}", _title(name, f"each bandit's vote{of}"), maps.bandit_votes(run, p, votes[p]) if p in votes else None,
-                 "Newest checkpoint. A bandit: how it chooses, width of its window, learning rate. Score: value plus a bonus for rare tiles; dots: "
-                 f"the best. A random bandit draws with the scores as logits.{aside}", why)
+        part.add(
+            f"bandits/{run.name}/{p}",
+            _title(name, f"each bandit's value{of}"),
+            maps.bandit_values(run, p, votes[p]) if p in votes else None,
+            "Newest checkpoint. Thick: their average, which evaluation goes by." + aside,
+            why,
+        )
+        part.add(
+            f"votes/{run.name}/{p}",
+            _title(name, f"each bandit's vote{of}"),
+            maps.bandit_votes(run, p, votes[p]) if p in votes else None,
+            "Newest checkpoint. A bandit: how it chooses, width of its window, learning rate."
+            " Score: value plus a bonus for rare tiles; dots: the best. A random bandit draws with"
+            f" the scores as logits.{aside}",
+            why,
+        )
 
 
 def _learning(together: list[figures.Group]) -> Section:
     part = Section("Learning")
-    for field, title, unit in (("loss_value", "Value loss", "½ (V-Trace target − V)²"), ("loss_q", "Q loss", "½ (ReTrace target − Q)²")):
-        part.add(field, title, figures.curves(together, lambda run, f=field: run.train(f), unit, log=True))  # type: ignore[misc]
-    part.add("loss_policy", "Policy loss", figures.curves(together, lambda run: run.train("loss_policy"), "surrogate; its gradient matters"))
-    part.add("gradient_norm", "Gradient norm", figures.gradient_norm(together), "Of one batch, before it is clipped.")
-    part.add("value_explained", "Value explained", figures.curves(together, lambda run: run.train("value_explained"), "1 − var(error) / var(target)"),
-             "1: V predicts its targets; 0: no better than their mean.")
+    for field, title, unit in (
+        ("loss_value", "Value loss", "½ (V-Trace target − V)²"),
+        ("loss_q", "Q loss", "½ (ReTrace target − Q)²"),
+    ):
+        part.add(
+            field,
+            title,
+            figures.curves(together, lambda run, f=field: run.train(f), unit, log=True),
+        )  # type: ignore[misc]
+    part.add(
+        "loss_policy",
+        "Policy loss",
+        figures.curves(
+            together, lambda run: run.train("loss_policy"), "surrogate; its gradient matters"
+        ),
+    )
+    part.add(
+        "gradient_norm",
+        "Gradient norm",
+        figures.gradient_norm(together),
+        "Of one batch, before it is clipped.",
+    )
+    part.add(
+        "value_explained",
+        "Value explained",
+        figures.curves(
+            together, lambda run: run.train("value_explained"), "1 − var(error) / var(target)"
+        ),
+        "1: V predicts its targets; 0: no better than their mean.",
+    )
     return part
 
 
 def _data(together: list[figures.Group]) -> Section:
     part = Section("Data")
-    part.add("policy_lag", "Policy lag", figures.curves(together, lambda run: run.train("policy_lag"), "learner updates"),
-             "Updates between acting and training, mean over every batch.")
-    part.add("ratio", "Importance ratio", figures.curves(together, lambda run: run.train("ratio_mean"), "mean of π / μ"),
-             "Near 1: the data is nearly on-policy.")
-    part.add("clipped", "Clipped ratios", figures.clipped(together), "Ratios above ρ̄ (and c̄, where it differs).")
-    part.add("age", "Age of the data", figures.curves(together, lambda run: run.train("sequence_age"), "seconds"), "From acting to training.")
+    part.add(
+        "policy_lag",
+        "Policy lag",
+        figures.curves(together, lambda run: run.train("policy_lag"), "learner updates"),
+        "Updates between acting and training, mean over every batch.",
+    )
+    part.add(
+        "ratio",
+        "Importance ratio",
+        figures.curves(together, lambda run: run.train("ratio_mean"), "mean of π / μ"),
+        "Near 1: the data is nearly on-policy.",
+    )
+    part.add(
+        "clipped",
+        "Clipped ratios",
+        figures.clipped(together),
+        "Ratios above ρ̄ (and c̄, where it differs).",
+    )
+    part.add(
+        "age",
+        "Age of the data",
+        figures.curves(together, lambda run: run.train("sequence_age"), "seconds"),
+        "From acting to training.",
+    )
     return part
 
 
 def _speed(together: list[figures.Group]) -> Section:
     part = Section("Speed")
-    part.add("throughput", "Throughput", figures.curves(together, lambda run: run.train("frames_per_s"), "frames / s"),
-             "All stages together. `dicerl bench` measures each stage alone.")
-    part.add("stages", "Time by stage", figures.stages(together),
-             "Second half of the run. Waiting: actors for a free window. Starved: the learner for data. Blank: everything else.")
+    part.add(
+        "throughput",
+        "Throughput",
+        figures.curves(together, lambda run: run.train("frames_per_s"), "frames / s"),
+        "All stages together. `dicerl bench` measures each stage alone.",
+    )
+    part.add(
+        "stages",
+        "Time by stage",
+        figures.stages(together),
+        "Second half of the run. Waiting: actors for a free window. Starved: the learner for data."
+        " Blank: everything else.",
+    )
     only = "only the process runtime measures it"
-    part.add("starved", "Learner waits for data", figures.curves(together, lambda run: run.train("learner_starved"), "share of time", percent=True),
-             "High: the actors are the slow stage. Near 0: the learner is.", only)
-    part.add("queue", "Windows that wait for the learner", figures.curves(together, lambda run: run.train("queued_sequences"), "sequences"),
-             "A full collector makes the actors wait.", only)
+    part.add(
+        "starved",
+        "Learner waits for data",
+        figures.curves(
+            together, lambda run: run.train("learner_starved"), "share of time", percent=True
+        ),
+        "High: the actors are the slow stage. Near 0: the learner is.",
+        only,
+    )
+    part.add(
+        "queue",
+        "Windows that wait for the learner",
+        figures.curves(together, lambda run: run.train("queued_sequences"), "sequences"),
+        "A full collector makes the actors wait.",
+        only,
+    )
     return part
 
 
 def describe(run: RunData) -> dict[str, Any]:
     """What a page says of a run beside its figures."""
-    told = [f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}" for e in run.events if e.get("event") not in (None, "start")]
-    return {**run.overview(), **run.software(), "colour": colour(run.variant), "damaged": run.damaged, "events": told[-10:],
-            "config": flat(run.config)}
+    told = [
+        f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}"
+        for e in run.events
+        if e.get("event") not in (None, "start")
+    ]
+    return {
+        **run.overview(),
+        **run.software(),
+        "colour": colour(run.variant),
+        "damaged": run.damaged,
+        "events": told[-10:],
+        "config": flat(run.config),
+    }
 
 
 def payload(runs: Sequence[RunData]) -> dict[str, Any]:
     """All of a page's content for these runs."""
-    return {"runs": [describe(run) for run in runs], "differences": differences(runs), "sections": sections(runs) if runs else []}
+    return {
+        "runs": [describe(run) for run in runs],
+        "differences": differences(runs),
+        "sections": sections(runs) if runs else [],
+    }

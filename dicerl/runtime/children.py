@@ -1,7 +1,8 @@
 """What the child processes of the ``process`` runtime do, and how they are started.
 
-Each child talks to the supervisor over a pipe of its own, so a child that dies breaks nobody else's; sequences and
-parameters stay in shared memory that has no name, so the kernel frees it with the last process.
+Each child talks to the supervisor over a pipe of its own, so a child that dies breaks nobody
+else's; sequences and parameters stay in shared memory that has no name, so the kernel frees it with
+the last process.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from dicerl.weights import Weights
 HEARTBEAT = 0.5  # seconds
 TIMES_EVERY = 0.25  # seconds between an actor's words on where its time went
 FRESH = 0.02  # seconds for which a temperature drawn ahead may be used
-SPARE = 0.75  # of what is likely to be used in that time is drawn ahead: what is left over was drawn in vain
+# of what is likely to be used in that time is drawn ahead: what is left over was drawn in vain
+SPARE = 0.75
 
 
 @dataclass
@@ -67,9 +69,15 @@ def start(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, C
     ours, theirs = context.Pipe()
     # Threads that wait busily would starve the process that shares their core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    resource_tracker.ensure_running()  # the first start would do it, and unblock the signals that are held below
+    # the first start would do it, and unblock the signals that are held below
+    resource_tracker.ensure_running()
     with _without_main(), _holding_signals():
-        process = context.Process(target=_child, args=(role, os.getpid(), theirs, shared, *args), daemon=True, name=role.__name__)
+        process = context.Process(
+            target=_child,
+            args=(role, os.getpid(), theirs, shared, *args),
+            daemon=True,
+            name=role.__name__,
+        )
         process.start()
     theirs.close()
     return process, ours
@@ -77,7 +85,9 @@ def start(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, C
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Spawned children would run the user's script again unless it is guarded; ours need nothing from it."""
+    """Spawned children would run the user's script again unless it is guarded; ours need nothing
+    from it.
+    """
     main = sys.modules["__main__"]
     hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
     try:
@@ -92,8 +102,9 @@ def _without_main() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _holding_signals() -> Iterator[None]:
-    """Ctrl-C on the terminal is the supervisor's alone: a child starts with it blocked and then ignores it, and the
-    supervisor gets what came meanwhile when the child has started."""
+    """Ctrl-C on the terminal is the supervisor's alone: a child starts with it blocked and then
+    ignores it, and the supervisor gets what came meanwhile when the child has started.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -109,9 +120,12 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any) -> None:
+def _child(
+    role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager tells the whole group; the supervisor ends us
+    # a service manager tells the whole group; the supervisor ends us
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     _die_with(parent)
     keep_freed_memory()
@@ -127,11 +141,16 @@ def _child(role: Callable[..., None], parent: int, pipe: Connection, shared: Sha
 
 
 class Ahead:
-    """Temperatures asked for ahead of need: where episodes end often, one question for many of them; the supervisor then wakes less often.
+    """Temperatures asked for ahead of need: where episodes end often, one question for many of
+    them; the supervisor then wakes less often.
 
-    What was drawn is used within FRESH seconds or not at all: no episode starts with what the vote thought long ago."""
+    What was drawn is used within FRESH seconds or not at all: no episode starts with what the vote
+    thought long ago.
+    """
 
-    def __init__(self, ask: Callable[[list[Episode], int], None], hear: Callable[[], list[tuple[float, ...]]]) -> None:
+    def __init__(
+        self, ask: Callable[[list[Episode], int], None], hear: Callable[[], list[tuple[float, ...]]]
+    ) -> None:
         self._ask, self._hear = ask, hear
         self._stock: list[tuple[float, ...]] = []
         self._asked = 0.0
@@ -164,9 +183,13 @@ class Ahead:
             self._ended = []
 
 
-def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int) -> None:
-    """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps, [Episode], wanted) | ("times", fractions)
-    <- [slot, ...] after "slots", [(1/tau,), ...] after "episodes" where any are wanted."""
+def actor_role(
+    pipe: Connection, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int
+) -> None:
+    """-> ("alive", steps) | ("slots", steps, wanted) | ("sequences", slots) | ("episodes", steps,
+    [Episode], wanted) | ("times", fractions) <- [slot, ...] after "slots", [(1/tau,), ...] after
+    "episodes" where any are wanted.
+    """
     torch.set_num_threads(1)
     config = shared.config
     reported = 0
@@ -188,7 +211,7 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
             with actor.times("copying"):
                 shared.store.write(slots, windows, columns[: len(slots)])
             pipe.send(("sequences", slots))
-            columns = columns[len(slots):]
+            columns = columns[len(slots) :]
 
     def tell_episodes(episodes: list[Episode], wanted: int) -> None:
         pipe.send(("episodes", steps() if episodes else 0, [tuple(e) for e in episodes], wanted))
@@ -196,12 +219,17 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
     ahead = Ahead(tell_episodes, pipe.recv)
     pipe.send(("alive", 0))
     actor = Actor(
-        config, make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
-        Network(config, shared.spec), schema(config, shared.spec),
+        config,
+        make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
+        Network(config, shared.spec),
+        schema(config, shared.spec),
         rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
         env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
-        get_parameters=shared.parameters.pull, send_sequences=send_sequences, next_temperatures=ahead.next,
-        first_env=first_env, incarnation=incarnation,
+        get_parameters=shared.parameters.pull,
+        send_sequences=send_sequences,
+        next_temperatures=ahead.next,
+        first_env=first_env,
+        incarnation=incarnation,
     )
     actor.times = Times("environment", "inference", "copying", "waiting")
     told = time.monotonic()
@@ -217,9 +245,10 @@ def actor_role(pipe: Connection, shared: Shared, number: int, incarnation: int, 
 
 
 def learner_role(pipe: Connection, shared: Shared) -> None:
-    """-> ("progress", slots taken, whether a batch was trained, its diagnostics or None) | ("pushed",) | ("saved", steps trained)
-    | ("not_saved", reason)
-    <- ("batch", slots, whether to diagnose, its number) | ("push",) | ("save", folder)"""
+    """-> ("progress", slots taken, whether a batch was trained, its diagnostics or None) |
+    ("pushed",) | ("saved", steps trained) | ("not_saved", reason) <- ("batch", slots, whether to
+    diagnose, its number) | ("push",) | ("save", folder)
+    """
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config, plan = shared.config, shared.plan
     network = Network(config, shared.spec)
@@ -229,13 +258,22 @@ def learner_role(pipe: Connection, shared: Shared) -> None:
         with times("pushing"):
             shared.parameters.push(flat, version)
 
-    learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads, shared.weights, publish)
+    learner = Learner(
+        config,
+        network,
+        plan.total_updates,
+        plan.device,
+        plan.learner_threads,
+        shared.weights,
+        publish,
+    )
     on_batch = cloudpickle.loads(shared.on_batch)
     waiting = select.poll()
     waiting.register(pipe.fileno(), select.POLLIN)
     trained, diagnostics = False, None
     while True:
-        # One message an update: that one was trained is told with taking the next, unless there is none yet.
+        # One message an update: that one was trained is told with taking the next, unless there is
+        # none yet.
         if trained and not waiting.poll(0):
             pipe.send(("progress", [], trained, diagnostics))
             trained, diagnostics = False, None
@@ -278,5 +316,9 @@ def evaluator_role(pipe: Connection, shared: Shared) -> None:
         _, region = pipe.recv()
         newest = shared.parameters.pull(network.flat, version)
         version = version if newest is None else newest
-        result = evaluator.evaluate(region, seeding.stream(config.seed, "evaluation", max(version, 0)), lambda: pipe.send(("alive",)))
+        result = evaluator.evaluate(
+            region,
+            seeding.stream(config.seed, "evaluation", max(version, 0)),
+            lambda: pipe.send(("alive",)),
+        )
         pipe.send(("evaluated", result, version))

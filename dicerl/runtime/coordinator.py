@@ -1,4 +1,6 @@
-"""What every runtime keeps in one place: counters, temperatures, metrics, and when to evaluate, save or stop."""
+"""What every runtime keeps in one place: counters, temperatures, metrics, and when to evaluate,
+save or stop.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ RECENT = 100  # episodes behind "recent return"
 
 class Coordinator:
     def __init__(
-        self, config: Config, spec: EnvSpec, run: Run, num_actors: int, total_updates: int, progress: Progress,
+        self,
+        config: Config,
+        spec: EnvSpec,
+        run: Run,
+        num_actors: int,
+        total_updates: int,
+        progress: Progress,
         state: dict[str, Any] | None = None,
     ) -> None:
         self.config, self.spec, self.run, self.progress = config, spec, run, progress
@@ -38,7 +46,15 @@ class Coordinator:
         self._logged: tuple[float, int] | None = None  # (time, agent steps) of the last train line
         offset = 0
         if state is not None:
-            for name in ("agent_steps", "updates", "episodes", "best_evaluation", "best_checkpoint", "evaluated_at", "saved_at"):
+            for name in (
+                "agent_steps",
+                "updates",
+                "episodes",
+                "best_evaluation",
+                "best_checkpoint",
+                "evaluated_at",
+                "saved_at",
+            ):
                 setattr(self, name, state[name])
             self.recent.extend(state["recent"])
             self._elapsed_before = state["elapsed"]
@@ -47,7 +63,13 @@ class Coordinator:
         self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames)
         self._first_steps = self.agent_steps
         if state is None:
-            self.event("start", **software(), bandits=[vote.describe() for joint in self.temperatures.votes for vote in joint.votes])
+            self.event(
+                "start",
+                **software(),
+                bandits=[
+                    vote.describe() for joint in self.temperatures.votes for vote in joint.votes
+                ],
+            )
         else:
             self.event("resume", **software(), updates=self.updates)
 
@@ -68,18 +90,32 @@ class Coordinator:
     def collected_all(self) -> bool:
         return self.frames >= self.config.frames
 
-    def next_temperatures(self, actor: int, episodes: list[Episode], wanted: int) -> list[tuple[float, ...]]:
-        """Episodes that ended update the vote; then the temperatures of the next ones are drawn from it."""
+    def next_temperatures(
+        self, actor: int, episodes: list[Episode], wanted: int
+    ) -> list[tuple[float, ...]]:
+        """Episodes that ended update the vote; then the temperatures of the next ones are drawn
+        from it.
+        """
         names = self.temperatures.parameters
         for e in episodes:
             self.temperatures.update(e.behaviour, e.episode_return, actor)
             self.episodes += 1
             self.recent.append(e.episode_return)
-            self.metrics.write("episode", self.counters(), {
-                "return": e.episode_return, "length": e.length, **dict(zip(names, e.behaviour, strict=True)), "actor": actor})
+            self.metrics.write(
+                "episode",
+                self.counters(),
+                {
+                    "return": e.episode_return,
+                    "length": e.length,
+                    **dict(zip(names, e.behaviour, strict=True)),
+                    "actor": actor,
+                },
+            )
         return [self.temperatures.next(actor) for _ in range(wanted)]
 
-    def trained(self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None) -> None:
+    def trained(
+        self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None
+    ) -> None:
         """One learner update was made."""
         self.updates += 1
         if diagnostics is not None:
@@ -89,8 +125,12 @@ class Coordinator:
                 steps_per_s = (self.agent_steps - self._logged[1]) / (now - self._logged[0])
             self._logged = (now, self.agent_steps)
             self.latest = {
-                **diagnostics, **(extra or {}), "frames_per_s": steps_per_s * self.spec.action_repeat, "elapsed": self.elapsed,
-                "episodes": self.episodes, **self._favoured(),
+                **diagnostics,
+                **(extra or {}),
+                "frames_per_s": steps_per_s * self.spec.action_repeat,
+                "elapsed": self.elapsed,
+                "episodes": self.episodes,
+                **self._favoured(),
             }
             if self.recent:
                 self.latest["recent_return"] = sum(self.recent) / len(self.recent)
@@ -98,14 +138,24 @@ class Coordinator:
 
     def _favoured(self) -> dict[str, float]:
         """The middle of the vote's best region."""
-        return {f"favoured_{name}": (low + high) / 2 for name, (low, high) in self.temperatures.favoured().items()}
+        return {
+            f"favoured_{name}": (low + high) / 2
+            for name, (low, high) in self.temperatures.favoured().items()
+        }
 
     def _tiles(self) -> dict[str, list[float]]:
-        """Value and visits of every tile of the first vote; of each parameter by name where the family has several."""
+        """Value and visits of every tile of the first vote; of each parameter by name where the
+        family has several.
+        """
         tiles: dict[str, list[float]] = {}
-        for name, vote in zip(self.temperatures.parameters, self.temperatures.votes[0].votes, strict=True):
+        for name, vote in zip(
+            self.temperatures.parameters, self.temperatures.votes[0].votes, strict=True
+        ):
             end = f"_{name}" if len(self.temperatures.parameters) > 1 else ""
-            tiles |= {f"tile_values{end}": [round(float(v), 4) for v in vote.values()], f"tile_visits{end}": vote.counts().tolist()}
+            tiles |= {
+                f"tile_values{end}": [round(float(v), 4) for v in vote.values()],
+                f"tile_visits{end}": vote.counts().tolist(),
+            }
         return tiles
 
     def evaluation_due(self) -> bool:
@@ -119,8 +169,10 @@ class Coordinator:
         if self.best_evaluation is None or score > self.best_evaluation:
             self.best_evaluation = score
             self.best_checkpoint = None  # the next checkpoint is the one to keep
-        self.progress.say(f"evaluation at {self.frames:,} frames: {score:.2f} ± {result['stderr']:.2f} "
-                          f"(best region), {result['greedy_mean_return']:.2f} ± {result['greedy_stderr']:.2f} (greedy)")
+        self.progress.say(
+            f"evaluation at {self.frames:,} frames: {score:.2f} ± {result['stderr']:.2f} (best"
+            f" region), {result['greedy_mean_return']:.2f} ± {result['greedy_stderr']:.2f} (greedy)"
+        )
 
     def checkpoint_due(self) -> bool:
         every = self.config.checkpoint.every
@@ -132,10 +184,18 @@ class Coordinator:
         if self.best_evaluation is not None and self.best_checkpoint is None:
             self.best_checkpoint = self.updates
         return {
-            **self.counters(), "episodes": self.episodes, "recent": list(self.recent), "best_evaluation": self.best_evaluation,
-            "best_checkpoint": self.best_checkpoint, "evaluated_at": self.evaluated_at, "saved_at": self.saved_at,
-            "elapsed": self.elapsed, "total_updates": self.total_updates, "temperatures": self.temperatures.state_dict(),
-            "metrics_offset": self.metrics.offset(), "config_hash": self.config.hash(),
+            **self.counters(),
+            "episodes": self.episodes,
+            "recent": list(self.recent),
+            "best_evaluation": self.best_evaluation,
+            "best_checkpoint": self.best_checkpoint,
+            "evaluated_at": self.evaluated_at,
+            "saved_at": self.saved_at,
+            "elapsed": self.elapsed,
+            "total_updates": self.total_updates,
+            "temperatures": self.temperatures.state_dict(),
+            "metrics_offset": self.metrics.offset(),
+            "config_hash": self.config.hash(),
         }
 
     def saved(self) -> None:
@@ -143,16 +203,28 @@ class Coordinator:
 
     def show(self, force: bool = False) -> None:
         """Refresh the progress line."""
-        self.progress.update({
-            **self.latest, "frames": self.frames, "total_frames": self.config.frames, "updates": self.updates, "episodes": self.episodes,
-            "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-            "best_evaluation": self.best_evaluation, "favoured": self.temperatures.favoured,  # to be called: it takes longer than all else here
-        }, force)
+        self.progress.update(
+            {
+                **self.latest,
+                "frames": self.frames,
+                "total_frames": self.config.frames,
+                "updates": self.updates,
+                "episodes": self.episodes,
+                "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
+                # to be called: it takes longer than all else here
+                "best_evaluation": self.best_evaluation,
+                "favoured": self.temperatures.favoured,
+            },
+            force,
+        )
 
     def close(self) -> None:
         self.run.summary = {
-            **self.counters(), "episodes": self.episodes, "elapsed": self.elapsed,
+            **self.counters(),
+            "episodes": self.episodes,
+            "elapsed": self.elapsed,
             "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-            **self._favoured(), "evaluation": self.last_evaluation,
+            **self._favoured(),
+            "evaluation": self.last_evaluation,
         }
         self.metrics.close()

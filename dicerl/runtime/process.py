@@ -1,8 +1,10 @@
-"""Actor processes, learner processes, and this one: it supervises, keeps the collector's books and the bandits.
+"""Actor processes, learner processes, and this one: it supervises, keeps the collector's books and
+the bandits.
 
-Only slot numbers, temperatures and episode returns cross pipes. When no slot is free actors wait. A dead or stuck actor
-is replaced; a dead or stuck learner ends the run with the reason; nothing outlives this process. A checkpoint holds the
-learner, the vote and the counters, not the sequences under way: a resumed run starts new episodes and trains on those.
+Only slot numbers, temperatures and episode returns cross pipes. When no slot is free actors wait. A
+dead or stuck actor is replaced; a dead or stuck learner ends the run with the reason; nothing
+outlives this process. A checkpoint holds the learner, the vote and the counters, not the sequences
+under way: a resumed run starts new episodes and trains on those.
 """
 
 from __future__ import annotations
@@ -68,8 +70,15 @@ class Trainer:
 
 class ProcessRuntime:
     def __init__(
-        self, config: Config, spec: EnvSpec, plan: Plan, network: Network, coordinator: Coordinator, make_env: MakeEnv | None,
-        resume: tuple[Path, dict[str, Any]] | None = None, stop: Callable[[], bool] = lambda: False,
+        self,
+        config: Config,
+        spec: EnvSpec,
+        plan: Plan,
+        network: Network,
+        coordinator: Coordinator,
+        make_env: MakeEnv | None,
+        resume: tuple[Path, dict[str, Any]] | None = None,
+        stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[..., None] | None = None,
     ) -> None:
         self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
@@ -78,8 +87,14 @@ class ProcessRuntime:
             weights.load_optimizer_tensors(checkpoint.read_tensors(resume[0], "optimizer"))
             weights.updates, weights.steps_trained = coordinator.updates, resume[1]["steps_trained"]
         self.shared = Shared(
-            config, spec, plan, Store(schema(config, spec), window_length(config), plan.capacity, shared=True),
-            ParameterServer(network.flat.numel(), shared=True), weights, cloudpickle.dumps(make_env), cloudpickle.dumps(on_batch),
+            config,
+            spec,
+            plan,
+            Store(schema(config, spec), window_length(config), plan.capacity, shared=True),
+            ParameterServer(network.flat.numel(), shared=True),
+            weights,
+            cloudpickle.dumps(make_env),
+            cloudpickle.dumps(on_batch),
         )
         self.shared.parameters.push(network.flat, coordinator.updates)
         self.collector = collector.build(config, plan.capacity)
@@ -95,10 +110,15 @@ class ProcessRuntime:
         # A resumed run must not repeat the streams of its first life.
         first = 0 if resume is None else resume[1]["incarnation"] + 1
         self._incarnation = first
-        self.workers = [Worker(i, a, b - a, incarnation=first - 1) for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))]
+        self.workers = [
+            Worker(i, a, b - a, incarnation=first - 1)
+            for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))
+        ]
         try:
             for _ in range(plan.num_learners):
-                self.learners.append(Trainer(*start(learner_role, self.shared), heard=time.monotonic()))
+                self.learners.append(
+                    Trainer(*start(learner_role, self.shared), heard=time.monotonic())
+                )
             for worker in self.workers:
                 self._start_actor(worker)
         except BaseException:
@@ -144,7 +164,9 @@ class ProcessRuntime:
         if self._news is None:
             self._news = self._listen()
         # What a child said before it died comes before its death: pipes first.
-        for key, _ in sorted(self._news.select(0.2), key=lambda found: isinstance(found[0].fileobj, int)):
+        for key, _ in sorted(
+            self._news.select(0.2), key=lambda found: isinstance(found[0].fileobj, int)
+        ):
             key.data()
         self._feed()
         self._replace_stuck_actors()
@@ -152,15 +174,29 @@ class ProcessRuntime:
         self.coordinator.show()
 
     def _listen(self) -> selectors.BaseSelector:
-        """Every child's pipe and its end, and what to do then. Made anew only where children come or go: that takes as long as a message."""
+        """Every child's pipe and its end, and what to do then. Made anew only where children come
+        or go: that takes as long as a message.
+        """
         news = selectors.DefaultSelector()
         for worker in self.workers:
             if worker.pipe is not None:
-                news.register(worker.pipe, selectors.EVENT_READ, lambda w=worker: self._hear_actor(w))  # type: ignore[misc]
-                news.register(worker.process.sentinel, selectors.EVENT_READ, lambda w=worker: self._actor_died(w))  # type: ignore[misc]
+                news.register(
+                    worker.pipe, selectors.EVENT_READ, lambda w=worker: self._hear_actor(w)
+                )  # type: ignore[misc]
+                news.register(
+                    worker.process.sentinel,
+                    selectors.EVENT_READ,
+                    lambda w=worker: self._actor_died(w),
+                )  # type: ignore[misc]
         for learner in self.learners:
-            news.register(learner.pipe, selectors.EVENT_READ, lambda x=learner: self._hear_learner(x))  # type: ignore[misc]
-            news.register(learner.process.sentinel, selectors.EVENT_READ, lambda x=learner: self._learner_died(x))  # type: ignore[misc]
+            news.register(
+                learner.pipe, selectors.EVENT_READ, lambda x=learner: self._hear_learner(x)
+            )  # type: ignore[misc]
+            news.register(
+                learner.process.sentinel,
+                selectors.EVENT_READ,
+                lambda x=learner: self._learner_died(x),
+            )  # type: ignore[misc]
         if self._evaluator is not None:
             news.register(self._evaluator[1], selectors.EVENT_READ, self._hear_evaluator)
             news.register(self._evaluator[0].sentinel, selectors.EVENT_READ, self._evaluator_died)
@@ -178,8 +214,11 @@ class ProcessRuntime:
                 break
             learner.ahead += 1
             turn, rest = divmod(self._batches, self.config.log_every)
-            diagnose = rest == turn % min(len(self.learners), self.config.log_every)  # learners that alternate are diagnosed in turn
-            self._tell_learner(learner, "batch", self.collector.next_batch(), diagnose, self._batches)
+            # learners that alternate are diagnosed in turn
+            diagnose = rest == turn % min(len(self.learners), self.config.log_every)
+            self._tell_learner(
+                learner, "batch", self.collector.next_batch(), diagnose, self._batches
+            )
             self._batches += 1
         for worker in sorted(self.workers, key=lambda w: w.heard):  # who waits longest comes first
             if worker.wanted and self.collector.num_free:
@@ -195,8 +234,19 @@ class ProcessRuntime:
         worker.incarnation += 1
         self._incarnation = max(self._incarnation, worker.incarnation)
         worker.process, worker.pipe = start(
-            actor_role, self.shared, worker.number, worker.incarnation, worker.first_env, worker.num_envs)
-        worker.heard, worker.stepped, worker.wanted, worker.last_words = time.monotonic(), False, 0, ""
+            actor_role,
+            self.shared,
+            worker.number,
+            worker.incarnation,
+            worker.first_env,
+            worker.num_envs,
+        )
+        worker.heard, worker.stepped, worker.wanted, worker.last_words = (
+            time.monotonic(),
+            False,
+            0,
+            "",
+        )
 
     def _end_actor(self, worker: Worker) -> None:
         self._children_changed()
@@ -211,7 +261,9 @@ class ProcessRuntime:
         worker.lent = []
 
     def _hear_actor(self, worker: Worker) -> bool:
-        """One message; False where there will be no more. The selector tells of the next one: asking the pipe takes as long as reading it."""
+        """One message; False where there will be no more. The selector tells of the next one:
+        asking the pipe takes as long as reading it.
+        """
         c = self.coordinator
         try:
             assert worker.pipe is not None
@@ -231,7 +283,9 @@ class ProcessRuntime:
             self.collector.receive(message[1])
             worker.lent = []
         elif kind == "episodes":
-            drawn = c.next_temperatures(worker.number, [Episode(*e) for e in message[2]], message[3])
+            drawn = c.next_temperatures(
+                worker.number, [Episode(*e) for e in message[2]], message[3]
+            )
             if drawn:
                 self._tell_actor(worker, drawn)
         elif kind == "failed":
@@ -244,7 +298,10 @@ class ProcessRuntime:
     def _actor_times(self) -> dict[str, float]:
         """The actors' mean."""
         names = {name for worker in self.workers for name in worker.times}
-        return {f"actor_{name}": sum(w.times.get(name, 0.0) for w in self.workers) / len(self.workers) for name in sorted(names)}
+        return {
+            f"actor_{name}": sum(w.times.get(name, 0.0) for w in self.workers) / len(self.workers)
+            for name in sorted(names)
+        }
 
     def _tell_actor(self, worker: Worker, message: Any) -> None:
         try:
@@ -263,17 +320,26 @@ class ProcessRuntime:
     def _replace(self, worker: Worker, reason: str) -> None:
         self._end_actor(worker)
         worker.restarts += 1
-        self.coordinator.event("actor_replaced", actor=worker.number, reason=reason, restarts=worker.restarts)
+        self.coordinator.event(
+            "actor_replaced", actor=worker.number, reason=reason, restarts=worker.restarts
+        )
         if worker.restarts > self.config.runtime.max_restarts:
-            raise DicerlError(f"actor {worker.number} had to be replaced {worker.restarts} times (runtime.max_restarts is "
-                              f"{self.config.runtime.max_restarts}), last because it {reason}")
+            raise DicerlError(
+                f"actor {worker.number} had to be replaced {worker.restarts} times"
+                f" (runtime.max_restarts is {self.config.runtime.max_restarts}), last because it"
+                f" {reason}"
+            )
         self.coordinator.progress.say(f"actor {worker.number} {reason}; replaced")
         self._start_actor(worker)
 
     def _replace_stuck_actors(self) -> None:
         now = time.monotonic()
         for worker in self.workers:
-            patience = self.config.runtime.stuck_seconds if worker.stepped else max(self.config.runtime.stuck_seconds, STARTING_SECONDS)
+            patience = (
+                self.config.runtime.stuck_seconds
+                if worker.stepped
+                else max(self.config.runtime.stuck_seconds, STARTING_SECONDS)
+            )
             if worker.process is not None and not worker.wanted and now - worker.heard > patience:
                 self._replace(worker, f"did nothing for {patience:.0f} s")
 
@@ -298,7 +364,10 @@ class ProcessRuntime:
             self.collector.taken(taken)
             if trained:
                 learner.ahead -= 1
-                self.coordinator.trained(diagnostics, None if diagnostics is None else self.collector.numbers() | self._actor_times())
+                self.coordinator.trained(
+                    diagnostics,
+                    None if diagnostics is None else self.collector.numbers() | self._actor_times(),
+                )
         elif kind == "pushed":
             self._pushed = True
         elif kind == "saved":
@@ -309,11 +378,15 @@ class ProcessRuntime:
         else:
             if kind == "crashed":
                 self.coordinator.event("learner_crashed", traceback=message[2])
-            raise DicerlError(f"the learner failed: {message[1]}" if kind == "crashed" else message[1])
+            raise DicerlError(
+                f"the learner failed: {message[1]}" if kind == "crashed" else message[1]
+            )
         return True
 
     def _check_learners_and_evaluator(self) -> None:
-        """A learner that owes an answer for long ends the run; an evaluator loses its evaluation."""
+        """A learner that owes an answer for long ends the run; an evaluator loses its
+        evaluation.
+        """
         now = time.monotonic()
         # A child that only imports torch on a busy machine may take a minute for it.
         patience = max(LEARNER_PATIENCE * self.config.runtime.stuck_seconds, STARTING_SECONDS)
@@ -321,8 +394,14 @@ class ProcessRuntime:
             if not learner.ahead and (self._folder is None or learner is not self.learners[0]):
                 learner.heard = now
             elif now - learner.heard > patience:
-                raise DicerlError(f"the learner did nothing for {patience:.0f} s; the run ends here")
-        if self._evaluating and self._evaluator is not None and now - self._evaluator_heard > patience:
+                raise DicerlError(
+                    f"the learner did nothing for {patience:.0f} s; the run ends here"
+                )
+        if (
+            self._evaluating
+            and self._evaluator is not None
+            and now - self._evaluator_heard > patience
+        ):
             self._evaluator[0].kill()  # its sentinel tells the rest
 
     def _learner_died(self, learner: Trainer) -> None:
@@ -330,8 +409,15 @@ class ProcessRuntime:
         while learner.pipe.poll() and self._hear_learner(learner):
             pass  # what it said last may be the reason
         whole = checkpoint.checkpoints_of(self.coordinator.run.directory)
-        where = f"from update {whole[-1].name}" if whole else "from the beginning (there is no checkpoint yet)"
-        raise DicerlError(f"the learner {_how_it_ended(learner.process)}; go on {where} with: dicerl resume {self.coordinator.run.directory}")
+        where = (
+            f"from update {whole[-1].name}"
+            if whole
+            else "from the beginning (there is no checkpoint yet)"
+        )
+        raise DicerlError(
+            f"the learner {_how_it_ended(learner.process)}; go on {where} with: dicerl resume"
+            f" {self.coordinator.run.directory}"
+        )
 
     # --- checkpoints and evaluation
 
@@ -344,7 +430,9 @@ class ProcessRuntime:
             self._folder = checkpoint.begin(self.coordinator.run.directory)
         except OSError as error:
             root = self.coordinator.run.directory / "checkpoints"
-            raise checkpoint.failed(self.coordinator.run.directory, root / "tmp-none", error) from error
+            raise checkpoint.failed(
+                self.coordinator.run.directory, root / "tmp-none", error
+            ) from error
         self.coordinator.saved_at = self.coordinator.frames
         self._tell_learner(self.learners[0], "save", str(self._folder))
 
@@ -352,8 +440,12 @@ class ProcessRuntime:
         c, folder = self.coordinator, self._folder
         assert folder is not None
         try:
-            checkpoint.finish(folder, c.run.directory, c.updates, c.state() | {
-                "incarnation": self._incarnation, "steps_trained": steps_trained})
+            checkpoint.finish(
+                folder,
+                c.run.directory,
+                c.updates,
+                c.state() | {"incarnation": self._incarnation, "steps_trained": steps_trained},
+            )
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         c.saved()
@@ -409,7 +501,9 @@ class ProcessRuntime:
         self._children_changed()
         for worker in getattr(self, "workers", []):
             self._end_actor(worker)
-        for process, pipe in [(x.process, x.pipe) for x in self.learners] + [self._evaluator] * (self._evaluator is not None):
+        for process, pipe in [(x.process, x.pipe) for x in self.learners] + [self._evaluator] * (
+            self._evaluator is not None
+        ):
             process.kill()
             process.join()
             pipe.close()

@@ -1,10 +1,12 @@
-"""One process: actor and learner take turns. Bit-for-bit reproducible from a seed, and from a checkpoint.
+"""One process: actor and learner take turns. Bit-for-bit reproducible from a seed, and from a
+checkpoint.
 
-An environment's inner state cannot be saved in general, so in this runtime a checkpoint is also a restart: right
-after a window of every environment was sent, the checkpoint is written and all environments are reset with seeds
-derived from the update count. Nothing is lost (every step taken stands in a sent window), and unfinished episodes are
-not reported. A run that is killed and resumed from such a checkpoint does exactly what it would have done anyway; a stop
-by Ctrl-C writes one checkpoint more, and so restarts the episodes once more.
+An environment's inner state cannot be saved in general, so in this runtime a checkpoint is also a
+restart: right after a window of every environment was sent, the checkpoint is written and all
+environments are reset with seeds derived from the update count. Nothing is lost (every step taken
+stands in a sent window), and unfinished episodes are not reported. A run that is killed and resumed
+from such a checkpoint does exactly what it would have done anyway; a stop by Ctrl-C writes one
+checkpoint more, and so restarts the episodes once more.
 """
 
 from __future__ import annotations
@@ -33,8 +35,15 @@ COUNTS = ("received", "served", "served_again", "retired")  # of the collector
 
 class SerialRuntime:
     def __init__(
-        self, config: Config, spec: EnvSpec, plan: Plan, network: Network, coordinator: Coordinator, make_env: MakeEnv | None,
-        resume: tuple[Any, dict[str, Any]] | None = None, stop: Callable[[], bool] = lambda: False,
+        self,
+        config: Config,
+        spec: EnvSpec,
+        plan: Plan,
+        network: Network,
+        coordinator: Coordinator,
+        make_env: MakeEnv | None,
+        resume: tuple[Any, dict[str, Any]] | None = None,
+        stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[..., None] | None = None,
     ) -> None:
         keep_freed_memory()
@@ -47,15 +56,26 @@ class SerialRuntime:
         self.store = Store(fields, window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
         self.parameters = ParameterServer(network.flat.numel())
-        self.learner = Learner(config, network, plan.total_updates, plan.device, plan.learner_threads, publish=self._push)
+        self.learner = Learner(
+            config,
+            network,
+            plan.total_updates,
+            plan.device,
+            plan.learner_threads,
+            publish=self._push,
+        )
         self._evaluator: Evaluator | None = None
         saved: dict[str, Any] = {}
         incarnation = 0
         if resume is not None:
             path, state = resume
-            saved = state.get("serial", {})  # a checkpoint of the process runtime has none: new streams, no sequences
+            # a checkpoint of the process runtime has none: new streams, no sequences
+            saved = state.get("serial", {})
             self.learner.weights.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
-            self.learner.weights.updates, self.learner.weights.steps_trained = coordinator.updates, state["steps_trained"]
+            self.learner.weights.updates, self.learner.weights.steps_trained = (
+                coordinator.updates,
+                state["steps_trained"],
+            )
             self.learner.lags = [(mean, most) for mean, most in saved.get("lags", [])]
             incarnation = state["incarnation"] + 1
             slots = self.collector.restore(saved.get("uses", []), saved.get("kept", 0))
@@ -64,13 +84,20 @@ class SerialRuntime:
             if "replay_rng" in saved:
                 self.collector.rng.bit_generator.state = saved["replay_rng"]
             if slots:
-                sequences = {n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()}
+                sequences = {
+                    n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()
+                }
                 self.store.write(slots, sequences, list(range(len(slots))))
         self.learner.publish()
         self.actor = Actor(
-            config, make_vector_env(config, config.runtime.num_envs, make_env), build_network(config, spec), fields,
-            rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)), env_seed=self._env_seed(),
-            get_parameters=self.parameters.pull, send_sequences=self._send,
+            config,
+            make_vector_env(config, config.runtime.num_envs, make_env),
+            build_network(config, spec),
+            fields,
+            rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)),
+            env_seed=self._env_seed(),
+            get_parameters=self.parameters.pull,
+            send_sequences=self._send,
             next_temperatures=self._next_temperatures,
             incarnation=incarnation,
         )
@@ -78,9 +105,13 @@ class SerialRuntime:
             self.actor.load_state_dict(saved["actor"])
 
     def _env_seed(self) -> int:
-        return seeding.integer(seeding.stream(self.config.seed, "environment", 0, self.learner.updates))
+        return seeding.integer(
+            seeding.stream(self.config.seed, "environment", 0, self.learner.updates)
+        )
 
-    def _next_temperatures(self, episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
+    def _next_temperatures(
+        self, episodes: list[Episode], wanted: int
+    ) -> Callable[[], list[tuple[float, ...]]]:
         drawn = self.coordinator.next_temperatures(0, episodes, wanted)
         return lambda: drawn
 
@@ -91,7 +122,7 @@ class SerialRuntime:
             with self.times("actor_copying"):
                 self.store.write(slots, windows, columns[: len(slots)])
             self.collector.receive(slots)
-            columns = columns[len(slots):]
+            columns = columns[len(slots) :]
             if not columns:
                 return
             self._train_batch()  # full: the actor waits for the learner to free a slot
@@ -135,9 +166,13 @@ class SerialRuntime:
         if self._on_batch is not None:
             self._on_batch(self.learner, batch)
         with self.times("learner_training"):
-            diagnostics = self.learner.update(batch, diagnose=self.learner.updates % self.config.log_every == 0)
+            diagnostics = self.learner.update(
+                batch, diagnose=self.learner.updates % self.config.log_every == 0
+            )
         if diagnostics is not None:
-            diagnostics |= self.times.take() | {f"actor_{name}": part for name, part in self.actor.times.take().items()}
+            diagnostics |= self.times.take() | {
+                f"actor_{name}": part for name, part in self.actor.times.take().items()
+            }
         self.coordinator.trained(diagnostics, self.collector.numbers())
 
     def _push(self, flat: torch.Tensor, version: int) -> None:
@@ -150,21 +185,39 @@ class SerialRuntime:
             self._evaluator = Evaluator(self.config, self.learner.network, self._make_env)
         seed = seeding.stream(self.config.seed, "evaluation", self.learner.updates)
         c.evaluated_at = c.frames
-        c.evaluated(self._evaluator.evaluate(c.temperatures.evaluation_region(), seed), self.learner.updates)
+        c.evaluated(
+            self._evaluator.evaluate(c.temperatures.evaluation_region(), seed), self.learner.updates
+        )
 
     def save(self) -> None:
-        """A checkpoint between two windows: what the learner, the vote and the waiting sequences need to go on exactly."""
+        """A checkpoint between two windows: what the learner, the vote and the waiting sequences
+        need to go on exactly.
+        """
         self.learner.publish()  # the restart that follows pulls these
         pending, kept = self.collector.pending(), self.collector.kept()
         sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
         state = self.coordinator.state() | {
-            "steps_trained": self.learner.weights.steps_trained, "incarnation": self.actor.incarnation, "serial": {
-            "actor": self.actor.state_dict(), "uses": [used for _, used in pending],
-            "kept": len(kept), "replay_rng": self.collector.rng.bit_generator.state, "lags": self.learner.lags,
-            **{name: getattr(self.collector, name) for name in COUNTS}}}
-        checkpoint.save(self.coordinator.run.directory, self.learner.updates, {
-            "model": self.learner.network.state_dict(), "optimizer": self.learner.weights.optimizer_tensors(),
-            "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()}}, state)
+            "steps_trained": self.learner.weights.steps_trained,
+            "incarnation": self.actor.incarnation,
+            "serial": {
+                "actor": self.actor.state_dict(),
+                "uses": [used for _, used in pending],
+                "kept": len(kept),
+                "replay_rng": self.collector.rng.bit_generator.state,
+                "lags": self.learner.lags,
+                **{name: getattr(self.collector, name) for name in COUNTS},
+            },
+        }
+        checkpoint.save(
+            self.coordinator.run.directory,
+            self.learner.updates,
+            {
+                "model": self.learner.network.state_dict(),
+                "optimizer": self.learner.weights.optimizer_tensors(),
+                "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()},
+            },
+            state,
+        )
         self.coordinator.saved()
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""What a run needs before its first step: the network, its input statistics, the plan of the machine."""
+"""What a run needs before its first step: the network, its input statistics, the plan of the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -78,82 +80,153 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
     actors = learners = threads = 1
     if runtime == "process":
-        # Beside a GPU the actors need the machine. On a CPU a learner of large batches and the actors may each use every core:
-        # whoever waits for the other leaves its cores to it. Few environments in an actor make inference dear.
+        # Beside a GPU the actors need the machine. On a CPU a learner of large batches and the
+        # actors may each use every core: whoever waits for the other leaves its cores to it. Few
+        # environments in an actor make inference dear.
         wanted = count if device.type == "cpu" and not small else count - 1
-        actors = config.runtime.num_actors or max(1, min(wanted, config.runtime.num_envs // ENVS_AN_ACTOR))
+        actors = config.runtime.num_actors or max(
+            1, min(wanted, config.runtime.num_envs // ENVS_AN_ACTOR)
+        )
         actors = min(actors, config.runtime.num_envs)
-        # A small network's learner is busy with many small operations, which threads of one process cannot share; with a mere
-        # multi-layer perceptron it keeps up with an actor.
+        # A small network's learner is busy with many small operations, which threads of one process
+        # cannot share; with a mere multi-layer perceptron it keeps up with an actor.
         slow = small and (spec.is_image or config.network.lstm > 0)
-        learners = config.runtime.num_learners or (min(count, LEARNERS) if slow and device.type == "cpu" else 1)
+        learners = config.runtime.num_learners or (
+            min(count, LEARNERS) if slow and device.type == "cpu" else 1
+        )
         if learners > 1 and device.type != "cpu":
-            raise ConfigError("runtime.num_learners", learners, f"learners share weights in the machine's memory, not on {device}: it must be 0 or 1")
+            raise ConfigError(
+                "runtime.num_learners",
+                learners,
+                f"learners share weights in the machine's memory, not on {device}: it must be 0"
+                " or 1",
+            )
     if device.type == "cpu":
         threads = config.runtime.learner_threads or (1 if small else max(1, count // learners))
     threads = min(threads, config.sequence.batch)
-    capacity = config.sequence.capacity or default_capacity(config.sequence.batch, config.runtime.num_envs, learners)
+    capacity = config.sequence.capacity or default_capacity(
+        config.sequence.batch, config.runtime.num_envs, learners
+    )
     if config.replayed:
-        capacity += config.collector.replay_capacity + config.sequence.batch  # what a batch under way holds cannot make room
+        # what a batch under way holds cannot make room
+        capacity += config.collector.replay_capacity + config.sequence.batch
     slot = window_bytes(schema(config, spec), window_length(config))
     _require_memory(config, spec, runtime, actors, learners, capacity, slot)
-    return Plan(runtime, device, actors, learners, threads, capacity, slot, total_updates(config, spec.action_repeat), count)
+    return Plan(
+        runtime,
+        device,
+        actors,
+        learners,
+        threads,
+        capacity,
+        slot,
+        total_updates(config, spec.action_repeat),
+        count,
+    )
 
 
-def _require_memory(config: Config, spec: EnvSpec, runtime: str, actors: int, learners: int, capacity: int, slot: int) -> None:
+def _require_memory(
+    config: Config,
+    spec: EnvSpec,
+    runtime: str,
+    actors: int,
+    learners: int,
+    capacity: int,
+    slot: int,
+) -> None:
     """Refuse a run that cannot fit, by the field that takes the most."""
     free = available_memory()
     parameters = 0
-    if max(config.network.hidden, config.network.lstm) > 2048:  # a smaller one fits anywhere, and torch takes seconds to load its "meta" device
+    # a smaller one fits anywhere, and torch takes seconds to load its "meta" device
+    if max(config.network.hidden, config.network.lstm) > 2048:
         with torch.device("meta"):  # counts without taking memory
             parameters = Network(config, spec).num_parameters()
-    # The weights, two moments of AdamW and two published sets; a learner's gradient, for a moment in two places; the actors' own weights.
-    # In the process runtime learners and the supervisor have their own, too.
-    network = 4 * parameters * (5 + 2 * learners + actors + (learners + 1 if runtime == "process" else 0))
+    # The weights, two moments of AdamW and two published sets; a learner's gradient, for a moment
+    # in two places; the actors' own weights. In the process runtime learners and the supervisor
+    # have their own, too.
+    network = (
+        4 * parameters * (5 + 2 * learners + actors + (learners + 1 if runtime == "process" else 0))
+    )
     if network > 0.9 * free:
         hidden, lstm = config.network.hidden, config.network.lstm
-        field, other = ("network.lstm", f"network.hidden {hidden}") if lstm > hidden else ("network.hidden", f"network.lstm {lstm}")
-        raise ConfigError(field, max(hidden, lstm), f"with {other} the network has {parameters:,} parameters and needs {amount(network)} with its "
-                          f"gradients, AdamW's moments and copies; this machine has {amount(free)} free: use fewer units")
-    factors = ["sequence.capacity", "sequence.batch", "runtime.num_envs", "sequence.length", "sequence.burn_in"]
+        field, other = (
+            ("network.lstm", f"network.hidden {hidden}")
+            if lstm > hidden
+            else ("network.hidden", f"network.lstm {lstm}")
+        )
+        raise ConfigError(
+            field,
+            max(hidden, lstm),
+            f"with {other} the network has {parameters:,} parameters and needs {amount(network)}"
+            f" with its gradients, AdamW's moments and copies; this machine has {amount(free)}"
+            " free: use fewer units",
+        )
+    factors = [
+        "sequence.capacity",
+        "sequence.batch",
+        "runtime.num_envs",
+        "sequence.length",
+        "sequence.burn_in",
+    ]
     factors += ["collector.replay_capacity"] if config.replayed else []
     field = max(factors, key=lambda name: get(config, name))
     value, envs = get(config, field), config.runtime.num_envs
     if runtime == "process" and Path("/dev/shm").is_dir():
         shm = os.statvfs("/dev/shm")
         if slot * capacity > shm.f_bavail * shm.f_frsize:
-            raise ConfigError(field, value, f"the collector's {capacity} slots take {amount(slot * capacity)}, more than the "
-                              f"{amount(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or runtime.kind=serial")
+            raise ConfigError(
+                field,
+                value,
+                f"the collector's {capacity} slots take {amount(slot * capacity)}, more than the"
+                f" {amount(shm.f_bavail * shm.f_frsize)} free in /dev/shm; use less or"
+                " runtime.kind=serial",
+            )
     # The store, and the actors' own windows with the recurrent state of every step.
     sequences = slot * (capacity + envs) + 8 * config.network.lstm * window_length(config) * envs
     if network + sequences > 0.9 * free:
-        raise ConfigError(field, value, f"sequences need {amount(sequences)} (the collector's {capacity} slots and {envs} environments' own) and "
-                          f"the network {amount(network)}; this machine has {amount(free)} free: use less")
+        raise ConfigError(
+            field,
+            value,
+            f"sequences need {amount(sequences)} (the collector's {capacity} slots and {envs}"
+            f" environments' own) and the network {amount(network)}; this machine has"
+            f" {amount(free)} free: use less",
+        )
 
 
 def keep_freed_memory() -> None:
     """Have malloc keep what is freed instead of giving it back to the system with every tensor.
 
-    A learner frees and takes the same hundred megabytes each update; page faults on fresh pages made
-    normalising a batch of frames six times slower than it is with this (measured: docs/architecture.md).
+    A learner frees and takes the same hundred megabytes each update; page faults on fresh pages
+    made normalising a batch of frames six times slower than it is with this (measured:
+    docs/architecture.md).
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):  # glibc
             m_trim_threshold, m_top_pad, m_mmap_max, m_arena_max = -1, -2, -4, -8
-            libc.mallopt(m_arena_max, 1)  # another thread's own arena could not hold a block above 64 MiB, and would map it anew each time
+            # another thread's own arena could not hold a block above 64 MiB, and would map it anew
+            # each time
+            libc.mallopt(m_arena_max, 1)
             libc.mallopt(m_mmap_max, 0)
             libc.mallopt(m_trim_threshold, 2**31 - 1)
             libc.mallopt(m_top_pad, 64 << 20)
 
 
 def take_long_turns() -> None:
-    """Ask the scheduler for turns of TURN seconds instead of about 3 ms; kernels before 6.12 do not listen.
+    """Ask the scheduler for turns of TURN seconds instead of about 3 ms; kernels before 6.12 do not
+    listen.
 
-    Actors and learners are more processes than there are cores. A turn of 3 ms is one step of an actor or a fraction of an update, and each one
-    starts with the caches full of another's weights (measured: docs/architecture.md). The supervisor keeps its short turns and so comes first."""
-    number = {"x86_64": 314, "aarch64": 274}.get(platform.machine())  # of sched_setattr, which Python does not have
-    if sys.platform == "linux" and number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
+    Actors and learners are more processes than there are cores. A turn of 3 ms is one step of an
+    actor or a fraction of an update, and each one starts with the caches full of another's weights
+    (measured: docs/architecture.md). The supervisor keeps its short turns and so comes first.
+    """
+    # of sched_setattr, which Python does not have
+    number = {"x86_64": 314, "aarch64": 274}.get(platform.machine())
+    if (
+        sys.platform == "linux"
+        and number is not None
+        and os.sched_getscheduler(0) == os.SCHED_OTHER
+    ):
         # size, policy, flags, nice, priority, runtime in ns, deadline, period
         wish = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TURN * 1e9), 0, 0)
         ctypes.CDLL(None).syscall(number, 0, wish, 0)
@@ -174,10 +247,16 @@ def build_network(config: Config, spec: EnvSpec) -> Network:
 
 
 def prepare_network(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Network:
-    """A new run's network with the statistics of random play: inputs' mean and deviation, A's deviation."""
+    """A new run's network with the statistics of random play: inputs' mean and deviation, A's
+    deviation.
+    """
     network = build_network(config, spec)
     if network.normalise == "statistics" or config.behaviour.scale == "normalised":
-        observations = random_play(config, make_env, network.config.statistics_steps if network.normalise == "statistics" else 64)
+        observations = random_play(
+            config,
+            make_env,
+            network.config.statistics_steps if network.normalise == "statistics" else 64,
+        )
         if network.normalise == "statistics":
             mean, deviation = moments(observations)
             network.set_statistics(mean, deviation)
@@ -199,7 +278,9 @@ def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndar
 
 
 def moments(observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per-element mean and deviation over the first two axes, summed step by step to stay small in memory."""
+    """Per-element mean and deviation over the first two axes, summed step by step to stay small in
+    memory.
+    """
     total = np.zeros(observations.shape[2:])
     squares = np.zeros(observations.shape[2:])
     for step in observations:

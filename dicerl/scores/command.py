@@ -10,18 +10,38 @@ from typing import Any
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "scores", help="the paper's tables of 57 games, own runs beside them", allow_abbrev=False,
+        "scores",
+        help="the paper's tables of 57 games, own runs beside them",
+        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Scores, HNS and SABER of the paper's eight systems on 57 Atari games. Own runs are extra columns: the newest\n"
-                    "evaluation of each run, averaged over the seeds of a variant. Cells that are misprinted in the paper are\n"
-                    "corrected and marked.",
-        epilog="examples:\n  dicerl scores runs/pong-dice-0 runs/pong-dice-1 --games pong\n"
-               "  dicerl scores suites/mine --metric saber\n  dicerl scores --latex > table.tex")
+        description=(
+            "Scores, HNS and SABER of the paper's eight systems on 57 Atari games. Own runs are"
+            " extra columns: the newest\nevaluation of each run, averaged over the seeds of a"
+            " variant. Cells that are misprinted in the paper are\ncorrected and marked."
+        ),
+        epilog=(
+            "examples:\n  dicerl scores runs/pong-dice-0 runs/pong-dice-1 --games pong\n"
+            "  dicerl scores suites/mine --metric saber\n  dicerl scores --latex > table.tex"
+        ),
+    )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="own runs, or directories of runs")
-    parser.add_argument("--metric", choices=("score", "hns", "saber"),
-                        help="one table only (default: hns on the terminal, all three in Markdown and LaTeX)")
-    parser.add_argument("--games", nargs="+", default=[], metavar="GAME", help="only these games; means and medians are then over these")
-    parser.add_argument("--as-printed", action="store_true", help="the cells as the paper prints them, misprints and all")
+    parser.add_argument(
+        "--metric",
+        choices=("score", "hns", "saber"),
+        help="one table only (default: hns on the terminal, all three in Markdown and LaTeX)",
+    )
+    parser.add_argument(
+        "--games",
+        nargs="+",
+        default=[],
+        metavar="GAME",
+        help="only these games; means and medians are then over these",
+    )
+    parser.add_argument(
+        "--as-printed",
+        action="store_true",
+        help="the cells as the paper prints them, misprints and all",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="tables in Markdown")
     form.add_argument("--latex", action="store_true", help="tables in LaTeX (booktabs)")
@@ -34,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     from dicerl.scores.table import build
 
     own, left_out = own_scores(args.runs)
-    data = build(own, [game for word in args.games for game in word.split(",") if game], args.as_printed)
+    data = build(
+        own, [game for word in args.games for game in word.split(",") if game], args.as_printed
+    )
     for line in left_out:
         print(f"note: {line}", file=sys.stderr)
     if args.json:
@@ -47,12 +69,25 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         print(render.comma_separated(data), end="")
         return 0
-    metrics = [args.metric] if args.metric else list(render.METRICS) if args.markdown or args.latex else ["hns"]
+    metrics = (
+        [args.metric]
+        if args.metric
+        else list(render.METRICS)
+        if args.markdown or args.latex
+        else ["hns"]
+    )
     pages = [*(render.sheet(data, metric) for metric in metrics), render.summary_sheet(data)]
     if args.markdown:
         print("\n\n".join([*map(render.markdown, pages), *render.notes(data)]))
     elif args.latex:
-        print("\n\n".join([*map(render.latex, pages), "\n".join(f"% {render.tex(line)}" for line in render.notes(data))]))
+        print(
+            "\n\n".join(
+                [
+                    *map(render.latex, pages),
+                    "\n".join(f"% {render.tex(line)}" for line in render.notes(data)),
+                ]
+            )
+        )
     else:
         console = output()
         for page in pages:

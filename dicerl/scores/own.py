@@ -1,4 +1,6 @@
-"""Own runs beside the paper's systems: the newest evaluation of every run on disk, gathered by variant and game."""
+"""Own runs beside the paper's systems: the newest evaluation of every run on disk, gathered by
+variant and game.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,20 @@ def newest_evaluation(run_dir: Path) -> dict[str, Any] | None:
     """The last line of evaluations.jsonl that holds a score; None where there is none yet."""
     path = run_dir / "evaluations.jsonl"
     lines = read_lines(path) if path.is_file() else []
-    return next((line for line in reversed(lines) if isinstance(line, dict) and isinstance(line.get("mean_return"), int | float)), None)
+    return next(
+        (
+            line
+            for line in reversed(lines)
+            if isinstance(line, dict) and isinstance(line.get("mean_return"), int | float)
+        ),
+        None,
+    )
 
 
 def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
-    """({"own dice": {"pong": [20.1, 19.8]}}, notes). A path is a run, or a directory with runs one or two levels below."""
+    """({"own dice": {"pong": [20.1, 19.8]}}, notes). A path is a run, or a directory with runs one
+    or two levels below.
+    """
     own: Own = {}
     notes: list[str] = []
     lengths: dict[str, set[int]] = {}
@@ -46,7 +57,10 @@ def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
         lengths.setdefault(column, set()).add(config.frames)
     for column, frames in lengths.items():
         if len(frames) > 1:
-            notes.append(f"{column} holds runs of different length: {', '.join(f'{n:,}' for n in sorted(frames))} frames")
+            notes.append(
+                f"{column} holds runs of different length:"
+                f" {', '.join(f'{n:,}' for n in sorted(frames))} frames"
+            )
     if seen and not own:
         raise DicerlError(f"no run has a score to show; {notes[0]}")
     return own, notes
@@ -55,7 +69,9 @@ def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
 def _runs_below(path: Path) -> list[Path]:
     if (path / "config.json").is_file():
         return [path]
-    found = sorted(p.parent for pattern in ("*/config.json", "*/*/config.json") for p in path.glob(pattern))
+    found = sorted(
+        p.parent for pattern in ("*/config.json", "*/*/config.json") for p in path.glob(pattern)
+    )
     if not found:
         raise DicerlError(f"{path} holds no run (no config.json in it, nor in a directory below)")
     return found

@@ -3,7 +3,8 @@
     HNS   = (G - random) / (human - random)
     SABER = min(200 %, (G - random) / (world record - random))
 
-``atari57.csv`` holds the scores with the paper's misprints put right, ``misprints.csv`` what is printed instead.
+``atari57.csv`` holds the scores with the paper's misprints put right, ``misprints.csv`` what is
+printed instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from importlib.resources import files
 from dicerl.errors import DicerlError, nearest
 
 SYSTEMS = ("dice", "baseline", "rainbow", "impala", "laser", "r2d2", "ngu", "agent57")
-REFERENCE = "Xiao et al. 2021, arXiv:2106.00707, appendix: 57 games, random, human and world-record scores as used there"
+REFERENCE = (
+    "Xiao et al. 2021, arXiv:2106.00707, appendix: 57 games, random, human and world-record scores"
+    " as used there"
+)
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -29,11 +33,16 @@ def read(name: str) -> list[dict[str, str]]:
 
 @lru_cache(maxsize=1)
 def _scores() -> dict[str, dict[str, float]]:
-    return {row.pop("game"): {name: float(value) for name, value in row.items()} for row in read("atari57.csv")}
+    return {
+        row.pop("game"): {name: float(value) for name, value in row.items()}
+        for row in read("atari57.csv")
+    }
 
 
 def reference_scores() -> dict[str, dict[str, float]]:
-    """{game: {"random", "human", "human_world_record", "dice", "baseline", "rainbow", ...}}, misprints corrected."""
+    """{game: {"random", "human", "human_world_record", "dice", "baseline", "rainbow", ...}},
+    misprints corrected.
+    """
     return {game: dict(row) for game, row in _scores().items()}
 
 
@@ -45,7 +54,10 @@ def table_name(game: str) -> str:
 
     name = game_name(game)
     if name not in _scores():
-        raise DicerlError(f"game is {game!r}; the tables have 57 Atari games{nearest(game, _scores()) or ', for example pong'}")
+        raise DicerlError(
+            f"game is {game!r}; the tables have 57 Atari"
+            f" games{nearest(game, _scores()) or ', for example pong'}"
+        )
     return str(name)
 
 
@@ -72,5 +84,9 @@ def summary(scores: Mapping[str, float]) -> dict[str, float]:
         raise DicerlError("scores is empty; a summary needs at least one game")
     human = [hns(game, score) for game, score in scores.items()]
     record = [saber(game, score) for game, score in scores.items()]
-    return {"hns_mean": statistics.fmean(human), "hns_median": statistics.median(human),
-            "saber_mean": statistics.fmean(record), "saber_median": statistics.median(record)}
+    return {
+        "hns_mean": statistics.fmean(human),
+        "hns_median": statistics.median(human),
+        "saber_mean": statistics.fmean(record),
+        "saber_median": statistics.median(record),
+    }

@@ -16,8 +16,19 @@ from dicerl.scores.table import REFERENCES, SUMMARY
 
 METRICS = {"score": "Score", "hns": "HNS (%)", "saber": "SABER (%)"}
 TOPS = {"score": REFERENCES, "hns": ("random", "human"), "saber": ("random", "human_world_record")}
-TITLES = {"random": "Random", "human": "Human", "human_world_record": "Record", "dice": "DiCE", "baseline": "Baseline", "rainbow": "Rainbow",
-          "impala": "IMPALA", "laser": "LASER", "r2d2": "R2D2", "ngu": "NGU", "agent57": "Agent57"}
+TITLES = {
+    "random": "Random",
+    "human": "Human",
+    "human_world_record": "Record",
+    "dice": "DiCE",
+    "baseline": "Baseline",
+    "rainbow": "Rainbow",
+    "impala": "IMPALA",
+    "laser": "LASER",
+    "r2d2": "R2D2",
+    "ngu": "NGU",
+    "agent57": "Agent57",
+}
 MARK = "†"
 
 
@@ -38,41 +49,73 @@ class Sheet:
 
 
 def sheet(data: dict[str, Any], metric: str) -> Sheet:
-    """One row a game; the references, then ``metric`` of every system; mean and median at the end."""
+    """One row a game; the references, then ``metric`` of every system; mean and median at
+    the end.
+    """
     marked = {(c["game"], c["system"], c["cell"]) for c in data["corrections"]}
     systems, tops = list(data["systems"]), TOPS[metric]
     rows = []
     for game, row in data["games"].items():
         values = [row[s][metric] if s in row else None for s in systems]
         top = max(v for v in values if isinstance(v, float))
-        rows.append([Cell(game.replace("_", " ")), *(Cell(plain(row[t]), (game, "", t) in marked) for t in tops),
-                     *(Cell(_text(v, metric), (game, s, metric) in marked, v == top) for s, v in zip(systems, values, strict=True))])
+        rows.append(
+            [
+                Cell(game.replace("_", " ")),
+                *(Cell(plain(row[t]), (game, "", t) in marked) for t in tops),
+                *(
+                    Cell(_text(v, metric), (game, s, metric) in marked, v == top)
+                    for s, v in zip(systems, values, strict=True)
+                ),
+            ]
+        )
     footer = [f"{metric}_mean", f"{metric}_median"] if metric != "score" else []
     for name in footer:
         means = [data["systems"][s][name] for s in systems]
-        rows.append([Cell(name.split("_")[1]), *(Cell() for _ in tops),
-                     *(Cell(f"{v:.2f}", best=v == max(means)) for v in means)])
-    return Sheet(f"{METRICS[metric]}, {len(data['games'])} games", ["Game", *(TITLES[t] for t in tops), *map(title, systems)],
-                 rows, 1 + len(tops), len(footer))
+        rows.append(
+            [
+                Cell(name.split("_")[1]),
+                *(Cell() for _ in tops),
+                *(Cell(f"{v:.2f}", best=v == max(means)) for v in means),
+            ]
+        )
+    return Sheet(
+        f"{METRICS[metric]}, {len(data['games'])} games",
+        ["Game", *(TITLES[t] for t in tops), *map(title, systems)],
+        rows,
+        1 + len(tops),
+        len(footer),
+    )
 
 
 def summary_sheet(data: dict[str, Any]) -> Sheet:
     """One row a system: mean and median of HNS and SABER."""
     frames = {row["system"]: row["frames"] for row in read("printed_summary.csv")}
-    rows = [[Cell(title(s)), Cell(frames.get(s, "")), Cell(str(values.get("games", len(data["games"])))),
-             *(Cell(f"{values[name]:.2f}") for name in SUMMARY)] for s, values in data["systems"].items()]
+    rows = [
+        [
+            Cell(title(s)),
+            Cell(frames.get(s, "")),
+            Cell(str(values.get("games", len(data["games"])))),
+            *(Cell(f"{values[name]:.2f}") for name in SUMMARY),
+        ]
+        for s, values in data["systems"].items()
+    ]
     header = ["System", "Frames", "Games", "HNS mean", "HNS median", "SABER mean", "SABER median"]
     return Sheet("Mean and median over games, in percent", header, rows, len(header))
 
 
 def notes(data: dict[str, Any]) -> list[str]:
-    """Where the numbers come from, and which cells of the paper are not what is shown (or would not be)."""
+    """Where the numbers come from, and which cells of the paper are not what is shown (or would not
+    be).
+    """
     lines = [f"Reference: {data['reference']}."]
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for c in data["corrections"]:
         groups.setdefault((c["game"], c["cell"], c["why"]), []).append(c)
     for (game, cell, why), found in groups.items():
-        cells = ", ".join(f"{title(c['system']) + ' ' if c['system'] else ''}{_pair(c, data['as_printed'])}" for c in found)
+        cells = ", ".join(
+            f"{title(c['system']) + ' ' if c['system'] else ''}{_pair(c, data['as_printed'])}"
+            for c in found
+        )
         name = METRICS[cell] if cell in METRICS else TITLES[cell]
         lines.append(f"{MARK} {game.replace('_', ' ')}, {name}: {cells}: {why}.")
     return lines
@@ -96,7 +139,9 @@ def plain(value: float) -> str:
 def _text(value: float | str | None, metric: str) -> str:
     if value is None:
         return "–"
-    return value if isinstance(value, str) else plain(value) if metric == "score" else f"{value:.2f}"
+    return (
+        value if isinstance(value, str) else plain(value) if metric == "score" else f"{value:.2f}"
+    )
 
 
 # --- forms
@@ -104,7 +149,10 @@ def _text(value: float | str | None, metric: str) -> str:
 
 def terminal(console: Console, page: Sheet) -> None:
     """Cut into as many parts as the width asks for; each repeats the leading columns."""
-    widths = [2 + max(len(h), *(len(row[i].text) + row[i].corrected for row in page.rows)) for i, h in enumerate(page.header)]
+    widths = [
+        2 + max(len(h), *(len(row[i].text) + row[i].corrected for row in page.rows))
+        for i, h in enumerate(page.header)
+    ]
     part = list(range(page.fixed))
     for column in range(page.fixed, len(page.header)):
         if len(part) > page.fixed and sum(widths[i] for i in part) + widths[column] > console.width:
@@ -115,14 +163,26 @@ def terminal(console: Console, page: Sheet) -> None:
 
 
 def _part(page: Sheet, columns: list[int]) -> Table:
-    table = Table(title=page.title, title_justify="left", title_style="bold", box=None, padding=(0, 1), header_style="dim")
+    table = Table(
+        title=page.title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 1),
+        header_style="dim",
+    )
     for i in columns:
         table.add_column(page.header[i], justify="left" if i == 0 else "right", no_wrap=True)
     for number, row in enumerate(page.rows):
         cells = []
         for i in columns:
             style = "bold" if row[i].best else ""
-            cells.append(Text(row[i].text + MARK * row[i].corrected, style="yellow " + style if row[i].corrected else style))
+            cells.append(
+                Text(
+                    row[i].text + MARK * row[i].corrected,
+                    style="yellow " + style if row[i].corrected else style,
+                )
+            )
         if page.footer and number == len(page.rows) - page.footer:
             table.add_row()
         table.add_row(*cells)
@@ -133,12 +193,20 @@ def markdown(page: Sheet) -> str:
     def cell(c: Cell) -> str:
         return (f"**{c.text}**" if c.best else c.text) + MARK * c.corrected
 
-    lines = [f"### {page.title}", "", "| " + " | ".join(page.header) + " |", "| --- |" + " ---: |" * (len(page.header) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(cell(c) for c in row) + " |" for row in page.rows)])
+    lines = [
+        f"### {page.title}",
+        "",
+        "| " + " | ".join(page.header) + " |",
+        "| --- |" + " ---: |" * (len(page.header) - 1),
+    ]
+    return "\n".join(
+        [*lines, *("| " + " | ".join(cell(c) for c in row) + " |" for row in page.rows)]
+    )
 
 
 def latex(page: Sheet) -> str:
     """A table for the package booktabs."""
+
     def cell(c: Cell) -> str:
         text = tex(c.text)
         return (rf"\textbf{{{text}}}" if c.best else text) + r"$^\dagger$" * c.corrected
@@ -146,23 +214,56 @@ def latex(page: Sheet) -> str:
     lines = [" & ".join(map(cell, row)) + r" \\" for row in page.rows]
     if page.footer:
         lines.insert(len(lines) - page.footer, r"\midrule")
-    return "\n".join([rf"% {tex(page.title)}", rf"\begin{{tabular}}{{l{'r' * (len(page.header) - 1)}}}", r"\toprule",
-                      " & ".join(tex(h) for h in page.header) + r" \\", r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
+    return "\n".join(
+        [
+            rf"% {tex(page.title)}",
+            rf"\begin{{tabular}}{{l{'r' * (len(page.header) - 1)}}}",
+            r"\toprule",
+            " & ".join(tex(h) for h in page.header) + r" \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
 
 
 def tex(text: str) -> str:
-    return text.replace("_", r"\_").replace("%", r"\%").replace(MARK, r"$^\dagger$").replace("–", "--")
+    return (
+        text.replace("_", r"\_").replace("%", r"\%").replace(MARK, r"$^\dagger$").replace("–", "--")
+    )
 
 
 def comma_separated(data: dict[str, Any]) -> str:
-    """One row a game and every number of it; the last column names the cells that are misprinted in the paper."""
+    """One row a game and every number of it; the last column names the cells that are misprinted in
+    the paper.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["game", *REFERENCES, *(f"{s}_{m}".replace(" ", "_") for s in data["systems"] for m in METRICS), "misprinted"])
+    writer.writerow(
+        [
+            "game",
+            *REFERENCES,
+            *(f"{s}_{m}".replace(" ", "_") for s in data["systems"] for m in METRICS),
+            "misprinted",
+        ]
+    )
     for game, row in data["games"].items():
-        marked = [f"{c['system']}_{c['cell']}".strip("_") for c in data["corrections"] if c["game"] == game]
-        writer.writerow([game, *(plain(row[name]) for name in REFERENCES),
-                         *(_text(row[s][m], m) if s in row else "" for s in data["systems"] for m in METRICS), ";".join(marked)])
+        marked = [
+            f"{c['system']}_{c['cell']}".strip("_")
+            for c in data["corrections"]
+            if c["game"] == game
+        ]
+        writer.writerow(
+            [
+                game,
+                *(plain(row[name]) for name in REFERENCES),
+                *(
+                    _text(row[s][m], m) if s in row else ""
+                    for s in data["systems"]
+                    for m in METRICS
+                ),
+                ";".join(marked),
+            ]
+        )
     return file.getvalue()
-
-

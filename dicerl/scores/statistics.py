@@ -1,7 +1,9 @@
-"""Statistics over runs and tasks, with intervals (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice").
+"""Statistics over runs and tasks, with intervals (Agarwal et al. 2021, "Deep RL at the Edge of the
+Statistical Precipice").
 
-Scores are an array [runs, tasks], or {task: runs} where tasks have different numbers of runs. Inside, they are ``Tasks``: one array
-[..., runs] a task, so that the same function serves one table and thousands of resampled ones.
+Scores are an array [runs, tasks], or {task: runs} where tasks have different numbers of runs.
+Inside, they are ``Tasks``: one array [..., runs] a task, so that the same function serves one table
+and thousands of resampled ones.
 """
 
 from __future__ import annotations
@@ -38,13 +40,20 @@ def as_tasks(scores: Scores) -> Tasks:
         if array.ndim != 2:
             raise DicerlError(f"scores have shape {array.shape}; they must be [runs, tasks]")
         tasks = Tasks(array.T)
-    if not tasks or any(runs.ndim != 1 or not len(runs) or not np.isfinite(runs).all() for runs in tasks):
-        raise DicerlError("scores need at least one task, and at least one run of each; every score must be finite")
+    if not tasks or any(
+        runs.ndim != 1 or not len(runs) or not np.isfinite(runs).all() for runs in tasks
+    ):
+        raise DicerlError(
+            "scores need at least one task, and at least one run of each; every score must be"
+            " finite"
+        )
     return tasks
 
 
 def iqm(scores: Scores) -> Any:
-    """Interquartile mean: of all runs of all tasks together, without the lowest and the highest quarter."""
+    """Interquartile mean: of all runs of all tasks together, without the lowest and the highest
+    quarter.
+    """
     every = np.sort(np.concatenate(as_tasks(scores), -1), -1)  # [..., runs of all tasks]
     cut = every.shape[-1] // 4
     return every[..., cut : every.shape[-1] - cut].mean(-1)
@@ -65,9 +74,13 @@ def _task_means(scores: Scores) -> np.ndarray:
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> Any:
-    """P(X > Y) + P(X = Y) / 2 for a run of x and a run of y on the same task, averaged over tasks; tasks in the same order."""
+    """P(X > Y) + P(X = Y) / 2 for a run of x and a run of y on the same task, averaged over tasks;
+    tasks in the same order.
+    """
     ours, theirs = as_tasks(x), as_tasks(y)
-    if len(ours) != len(theirs) or (isinstance(x, Mapping) and isinstance(y, Mapping) and list(x) != list(y)):
+    if len(ours) != len(theirs) or (
+        isinstance(x, Mapping) and isinstance(y, Mapping) and list(x) != list(y)
+    ):
         raise DicerlError("x and y must have the same tasks in the same order")
     wins = []
     for a, b in zip(ours, theirs, strict=True):
@@ -76,20 +89,33 @@ def probability_of_improvement(x: Scores, y: Scores) -> Any:
     return np.stack(wins, -1).mean(-1)
 
 
-def interval(statistic: Statistic, *scores: Scores, confidence: float = 0.95, resamples: int = 50_000, seed: int = 0) -> Interval:
+def interval(
+    statistic: Statistic,
+    *scores: Scores,
+    confidence: float = 0.95,
+    resamples: int = 50_000,
+    seed: int = 0,
+) -> Interval:
     """The statistic with its stratified bootstrap interval (percentile method).
 
-    Stratified: runs are drawn anew within each task, never across tasks, and independently for each of ``scores``.
+    Stratified: runs are drawn anew within each task, never across tasks, and independently for each
+    of ``scores``.
     """
     tables = [as_tasks(s) for s in scores]
     rng = np.random.default_rng(seed)
-    values = np.concatenate([statistic(*(_resample(t, count, rng) for t in tables)) for count in _chunks(tables, resamples)])
+    values = np.concatenate(
+        [
+            statistic(*(_resample(t, count, rng) for t in tables))
+            for count in _chunks(tables, resamples)
+        ]
+    )
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(statistic(*tables)), float(low), float(high))
 
 
 def _resample(tasks: Tasks, count: int, rng: np.random.Generator) -> Tasks:
-    return Tasks(runs[rng.integers(len(runs), size=(count, len(runs)))] for runs in tasks)  # [count, runs] each
+    # [count, runs] each
+    return Tasks(runs[rng.integers(len(runs), size=(count, len(runs)))] for runs in tasks)
 
 
 def _chunks(tables: list[Tasks], resamples: int) -> Iterator[int]:

@@ -1,4 +1,6 @@
-"""The whole table as one value: what ``dicerl scores --json`` prints and every other form is made from."""
+"""The whole table as one value: what ``dicerl scores --json`` prints and every other form is made
+from.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,35 @@ from typing import Any
 
 from dicerl.errors import DicerlError
 from dicerl.scores.own import Own
-from dicerl.scores.reference import REFERENCE, SYSTEMS, hns, read, reference_scores, saber, summary, table_name
+from dicerl.scores.reference import (
+    REFERENCE,
+    SYSTEMS,
+    hns,
+    read,
+    reference_scores,
+    saber,
+    summary,
+    table_name,
+)
 
 REFERENCES = ("random", "human", "human_world_record")
 SUMMARY = ("hns_mean", "hns_median", "saber_mean", "saber_median")
 
 
-def build(own: Own | None = None, games: Sequence[str] = (), as_printed: bool = False) -> dict[str, Any]:
-    """{"reference", "as_printed", "systems": {system: summary}, "games": {game: {...}}, "corrections": [...]}.
+def build(
+    own: Own | None = None, games: Sequence[str] = (), as_printed: bool = False
+) -> dict[str, Any]:
+    """{"reference", "as_printed", "systems": {system: summary}, "games": {game: {...}},
+    "corrections": [...]}.
 
-    ``games`` restricts rows and summaries to some games. ``as_printed`` gives the cells that stand in the paper, misprints and all.
+    ``games`` restricts rows and summaries to some games. ``as_printed`` gives the cells that stand
+    in the paper, misprints and all.
     """
     if as_printed and games:
-        raise DicerlError("games cannot be chosen together with as-printed; the printed means are over all 57 games")
+        raise DicerlError(
+            "games cannot be chosen together with as-printed; the printed means are over all 57"
+            " games"
+        )
     reference = reference_scores()
     rows = list(dict.fromkeys(table_name(game) for game in games)) or list(reference)
     table: dict[str, dict[str, Any]] = {}
@@ -30,8 +48,12 @@ def build(own: Own | None = None, games: Sequence[str] = (), as_printed: bool = 
             table[game][system] = _cells(game, reference[game][system])
         for column, scores in (own or {}).items():
             if game in scores:
-                table[game][column] = _cells(game, statistics.fmean(scores[game])) | {"runs": len(scores[game])}
-    systems: dict[str, dict[str, Any]] = {system: summary({game: reference[game][system] for game in rows}) for system in SYSTEMS}
+                table[game][column] = _cells(game, statistics.fmean(scores[game])) | {
+                    "runs": len(scores[game])
+                }
+    systems: dict[str, dict[str, Any]] = {
+        system: summary({game: reference[game][system] for game in rows}) for system in SYSTEMS
+    }
     for column in own or {}:
         played = {game: row[column]["score"] for game, row in table.items() if column in row}
         if played:
@@ -39,8 +61,16 @@ def build(own: Own | None = None, games: Sequence[str] = (), as_printed: bool = 
     corrections = _corrections(table)
     if as_printed:
         _print_as_paper(table, systems, corrections)
-    name = f"{REFERENCE}; {'as printed, misprints and all' if as_printed else 'misprints corrected'}"
-    return {"reference": name, "as_printed": as_printed, "systems": systems, "games": table, "corrections": corrections}
+    name = (
+        f"{REFERENCE}; {'as printed, misprints and all' if as_printed else 'misprints corrected'}"
+    )
+    return {
+        "reference": name,
+        "as_printed": as_printed,
+        "systems": systems,
+        "games": table,
+        "corrections": corrections,
+    }
 
 
 def _cells(game: str, score: float) -> dict[str, Any]:
@@ -71,11 +101,19 @@ def _two_digits(value: float) -> float:
     return round(value + 1e-9, 2)
 
 
-def _print_as_paper(table: dict[str, dict[str, Any]], systems: dict[str, dict[str, Any]], corrections: list[dict[str, Any]]) -> None:
+def _print_as_paper(
+    table: dict[str, dict[str, Any]],
+    systems: dict[str, dict[str, Any]],
+    corrections: list[dict[str, Any]],
+) -> None:
     for row in table.values():
         for system in SYSTEMS:
             cells = row[system]
-            row[system] = {"score": cells["score"], "hns": _two_digits(cells["hns"]), "saber": _two_digits(cells["saber"])}
+            row[system] = {
+                "score": cells["score"],
+                "hns": _two_digits(cells["hns"]),
+                "saber": _two_digits(cells["saber"]),
+            }
     for c in corrections:
         place = table[c["game"]][c["system"]] if c["system"] else table[c["game"]]
         place[c["cell"]] = c["printed"]

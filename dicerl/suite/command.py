@@ -14,25 +14,64 @@ from dicerl.suite import FIXED
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "suite", help="games × variants × seeds, with statistics", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Train every game with every variant and seed; then IQM, mean and median with 95 % stratified bootstrap intervals, and the\n"
-                    "probability of improvement. The same command again goes on where it stopped: finished runs are not run again,\n"
-                    "others are resumed. Ctrl-C stops every run with a checkpoint.",
-        epilog="examples:\n  dicerl suite minatar.toml --jobs 4\n"
-               "  dicerl suite --games CartPole-v1 --variants dice baseline --seeds 3 --frames 50000 --dir suites/cartpole\n\n"
-               "minatar.toml:\n  games = [\"MinAtar/Breakout-v1\", \"MinAtar/Asterix-v1\"]\n"
-               "  variants = [\"dice\", \"baseline\", \"random\"]\n  seeds = 5\n  against = \"baseline\"\n  [config]\n  frames = 1_000_000\n"
-               "  optimizer.learning_rate = 1e-3")
+        "suite",
+        help="games × variants × seeds, with statistics",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Train every game with every variant and seed; then IQM, mean and median with 95 %"
+            " stratified bootstrap intervals, and the\nprobability of improvement. The same command"
+            " again goes on where it stopped: finished runs are not run again,\nothers are resumed."
+            " Ctrl-C stops every run with a checkpoint."
+        ),
+        epilog=(
+            "examples:\n  dicerl suite minatar.toml --jobs 4\n  dicerl suite --games CartPole-v1"
+            " --variants dice baseline --seeds 3 --frames 50000 --dir"
+            ' suites/cartpole\n\nminatar.toml:\n  games = ["MinAtar/Breakout-v1",'
+            ' "MinAtar/Asterix-v1"]\n  variants = ["dice", "baseline", "random"]\n  seeds = 5\n '
+            ' against = "baseline"\n  [config]\n  frames = 1_000_000\n  optimizer.learning_rate ='
+            " 1e-3"
+        ),
+    )
     parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; options win over it")
-    parser.add_argument("--games", nargs="+", metavar="ENV", help="Atari games, Gymnasium ids, module:Id-v0")
-    parser.add_argument("--variants", nargs="+", metavar="VARIANT", help="`dicerl variants` lists them (default: dice)")
-    parser.add_argument("--seeds", nargs="+", metavar="N", help="3 means 0, 1, 2; 0,1,7 means those (default 3)")
-    parser.add_argument("--preset", metavar="{" + ",".join(PRESETS) + "}", help="default: the one that fits each game")
-    parser.add_argument("--dir", metavar="DIR", help="the suite's directory (default: suites/ and the file's name)")
-    parser.add_argument("--jobs", metavar="N", help="runs at a time, each with its share of the cores "
-                                                    "(default: one a core; 1 with --runtime process, where a run takes all cores)")
-    parser.add_argument("--against", metavar="VARIANT", help="probability of improvement against this one (default: baseline, if it is there)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output (the same as suite.json)")
+    parser.add_argument(
+        "--games", nargs="+", metavar="ENV", help="Atari games, Gymnasium ids, module:Id-v0"
+    )
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        metavar="VARIANT",
+        help="`dicerl variants` lists them (default: dice)",
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", metavar="N", help="3 means 0, 1, 2; 0,1,7 means those (default 3)"
+    )
+    parser.add_argument(
+        "--preset",
+        metavar="{" + ",".join(PRESETS) + "}",
+        help="default: the one that fits each game",
+    )
+    parser.add_argument(
+        "--dir", metavar="DIR", help="the suite's directory (default: suites/ and the file's name)"
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        help=(
+            "runs at a time, each with its share of the cores "
+            "(default: one a core; 1 with --runtime process, where a run takes all cores)"
+        ),
+    )
+    parser.add_argument(
+        "--against",
+        metavar="VARIANT",
+        help="probability of improvement against this one (default: baseline, if it is there)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object on standard output (the same as suite.json)",
+    )
     parser.add_argument("--quiet", action="store_true", help="show nothing while it runs")
     add_fields(parser, hidden=FIXED)
 
@@ -46,14 +85,21 @@ def run(args: argparse.Namespace) -> int:
     from dicerl.suite.plan import make_plan
     from dicerl.suite.scheduler import Scheduler, default_jobs
 
-    given = {key: getattr(args, key) for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against")}
+    given = {
+        key: getattr(args, key)
+        for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against")
+    }
     plan = make_plan(given, given_fields(args, FIXED), args.file)
     for game in plan.games:
-        env_spec(next(r.config for r in plan.runs if r.game == game))  # an unknown game ends here, not after an hour
+        # an unknown game ends here, not after an hour
+        env_spec(next(r.config for r in plan.runs if r.game == game))
     plan.directory.mkdir(parents=True, exist_ok=True)
     lock = hold(plan.directory / "suite.lock")
     if lock is None:
-        raise DicerlError(f"{plan.directory} is in use by another suite; wait for it or name another directory with --dir")
+        raise DicerlError(
+            f"{plan.directory} is in use by another suite; wait for it or name another directory"
+            " with --dir"
+        )
     for r in plan.runs:
         state.check(r)
         state.look(r)
@@ -67,7 +113,10 @@ def run(args: argparse.Namespace) -> int:
     left = [r for r in plan.runs if r.state != "finished"]
     jobs = plan.jobs or default_jobs(plan)
     if left:
-        progress.say(f"{plan.directory}: {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them finished; {min(jobs, len(left))} at a time")
+        progress.say(
+            f"{plan.directory}: {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them"
+            f" finished; {min(jobs, len(left))} at a time"
+        )
     scheduler = Scheduler(plan.runs, jobs, changed, progress.tick)
     try:
         complete = scheduler.run()
@@ -88,6 +137,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"dicerl: stopped; the same command goes on with {plan.directory}", file=sys.stderr)
         return 130
     if failed:
-        print(f"dicerl: {len(failed)} of {len(plan.runs)} runs failed; the same command tries them again. {failed[0].name}: {failed[0].reason}",
-              file=sys.stderr)
+        print(
+            f"dicerl: {len(failed)} of {len(plan.runs)} runs failed; the same command tries them"
+            f" again. {failed[0].name}: {failed[0].reason}",
+            file=sys.stderr,
+        )
     return 1 if failed else 0

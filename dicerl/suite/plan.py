@@ -1,4 +1,6 @@
-"""What a suite consists of: games × variants × seeds, from a TOML file, from options, or from both (options win)."""
+"""What a suite consists of: games × variants × seeds, from a TOML file, from options, or from both
+(options win).
+"""
 
 from __future__ import annotations
 
@@ -52,46 +54,88 @@ class Plan:
 
 
 def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None = None) -> Plan:
-    """``given`` are the suite's own keys, ``changes`` config fields; a file at ``path`` holds the rest. Everything is checked here."""
+    """``given`` are the suite's own keys, ``changes`` config fields; a file at ``path`` holds the
+    rest. Everything is checked here.
+    """
     table = read_file(Path(path)) if path else {}
     in_file = _flat(table.pop("config", {}))
     table |= {key: value for key, value in given.items() if value is not None}
     changes = in_file | changes
     for name in changes:
         if name in FIXED:
-            raise ConfigError("config", name, "the suite sets this field itself; use games, variants, seeds, preset or dir")
+            raise ConfigError(
+                "config",
+                name,
+                "the suite sets this field itself; use games, variants, seeds, preset or dir",
+            )
         if name not in fields_of():
-            raise ConfigError("config", name, f"no such field{nearest(name, fields_of()) or '; see dicerl train --help'}")
+            raise ConfigError(
+                "config",
+                name,
+                f"no such field{nearest(name, fields_of()) or '; see dicerl train --help'}",
+            )
     games = _words("games", table.get("games"))
     if not games:
-        raise DicerlError("a suite needs games: --games pong breakout, or games = [\"pong\", \"breakout\"] in its file")
+        raise DicerlError(
+            'a suite needs games: --games pong breakout, or games = ["pong", "breakout"] in its'
+            " file"
+        )
     variants = _words("variants", table.get("variants", ["dice"]))
-    against = table.get("against", "baseline" if "baseline" in variants and len(variants) > 1 else None)
+    against = table.get(
+        "against", "baseline" if "baseline" in variants and len(variants) > 1 else None
+    )
     if against is not None and against not in variants:
-        raise ConfigError("against", against, f"it must be one of the suite's variants: {', '.join(variants)}")
-    directory = Path(_string("dir", table.get("dir", Path("suites") / (Path(path).stem if path else "suite"))))
+        raise ConfigError(
+            "against", against, f"it must be one of the suite's variants: {', '.join(variants)}"
+        )
+    directory = Path(
+        _string("dir", table.get("dir", Path("suites") / (Path(path).stem if path else "suite")))
+    )
     name = None if table.get("preset") is None else str(table["preset"])
-    plan = Plan(directory, games, variants, _seeds(table.get("seeds", 3)), name, _jobs(table.get("jobs")), against, changes)
+    plan = Plan(
+        directory,
+        games,
+        variants,
+        _seeds(table.get("seeds", 3)),
+        name,
+        _jobs(table.get("jobs")),
+        against,
+        changes,
+    )
     for seed in plan.seeds:  # outermost, so that an early look compares all variants on all games
         for game in games:
             for variant in variants:
                 plan.runs.append(_run(plan, game, variant, seed))
     names = [run.name for run in plan.runs]
     if len(set(names)) < len(names):
-        raise ConfigError("games", games, "two of them would share a directory; name each game once")
+        raise ConfigError(
+            "games", games, "two of them would share a directory; name each game once"
+        )
     return plan
 
 
 def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
     config = preset(plan.preset or preset_for(game), variant)
     if config.variant != variant:
-        raise ConfigError("preset", plan.preset, f"in a suite {config.variant} is one of the variants; name it there")
+        raise ConfigError(
+            "preset",
+            plan.preset,
+            f"in a suite {config.variant} is one of the variants; name it there",
+        )
     config = override(config, {"env.id": game, "seed": seed, **plan.changes})
     if config.evaluation.every == 0:
         raise ConfigError("evaluation.every", 0, "a suite compares evaluations; it must be above 0")
     directory = plan.directory / "runs" / run_name(config)
     config = validate(override(config, {"run_dir": str(directory)}))
-    return SuiteRun(game, variant, seed, config, plan.changes, directory, plan.directory / "logs" / f"{directory.name}.log")
+    return SuiteRun(
+        game,
+        variant,
+        seed,
+        config,
+        plan.changes,
+        directory,
+        plan.directory / "logs" / f"{directory.name}.log",
+    )
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -104,8 +148,12 @@ def read_file(path: Path) -> dict[str, Any]:
     for key in table:
         if key not in KEYS:
             sections = {name.split(".")[0] for name in fields_of()}
-            hint = "; config fields belong below [config]" if key in sections else nearest(key, KEYS)
-            raise DicerlError(f"{path}: no such key {key!r}{hint} (a suite file has {', '.join(KEYS)})")
+            hint = (
+                "; config fields belong below [config]" if key in sections else nearest(key, KEYS)
+            )
+            raise DicerlError(
+                f"{path}: no such key {key!r}{hint} (a suite file has {', '.join(KEYS)})"
+            )
     if not isinstance(table.get("config", {}), dict):
         raise DicerlError(f"{path}: config is {table['config']!r}; it must be a table: [config]")
     return table
@@ -115,7 +163,9 @@ def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"loss": {"q": 1}} as {"loss.q": 1}."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return flat
 
 
@@ -131,13 +181,20 @@ def _words(name: str, value: Any) -> list[str]:
 
 def _seeds(value: Any) -> list[int]:
     """A list of seeds; a single number N stands for 0 ... N-1."""
-    wrong = ConfigError("seeds", value, "it must be a number of seeds (3 means 0, 1, 2) or a list of them (0,1,7)")
+    wrong = ConfigError(
+        "seeds", value, "it must be a number of seeds (3 means 0, 1, 2) or a list of them (0,1,7)"
+    )
     try:
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):  # from the command line
+        # from the command line
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
             text = ",".join(value)
             numbers = [int(word) for word in text.replace(",", " ").split()]
             value = numbers if "," in text else numbers[0]
-        if isinstance(value, bool) or not isinstance(value, int | list) or (isinstance(value, list) and any(type(s) is not int for s in value)):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | list)
+            or (isinstance(value, list) and any(type(s) is not int for s in value))
+        ):
             raise wrong
     except (ValueError, IndexError):
         raise wrong from None

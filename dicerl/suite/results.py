@@ -1,4 +1,6 @@
-"""What a suite found: every run's score, and per variant IQM, mean and median with intervals, and the probability of improvement."""
+"""What a suite found: every run's score, and per variant IQM, mean and median with intervals, and
+the probability of improvement.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import Any
 
 from dicerl.errors import DicerlError
 from dicerl.scores.reference import REFERENCE, hns, table_name
-from dicerl.scores.statistics import Interval, interval, iqm, mean, median, probability_of_improvement
+from dicerl.scores.statistics import (
+    Interval,
+    interval,
+    iqm,
+    mean,
+    median,
+    probability_of_improvement,
+)
 from dicerl.suite.plan import Plan
 
 STATISTICS = {"iqm": iqm, "mean": mean, "median": median}
@@ -19,17 +28,33 @@ def results(plan: Plan, with_statistics: bool = True) -> dict[str, Any]:
     atari = all_atari(plan.games)
     runs = []
     for run in plan.runs:
-        line: dict[str, Any] = {"game": run.game, "variant": run.variant, "seed": run.seed, "run": str(run.directory), "state": run.state,
-                                "frames": run.frames, "score": run.score}
+        line: dict[str, Any] = {
+            "game": run.game,
+            "variant": run.variant,
+            "seed": run.seed,
+            "run": str(run.directory),
+            "state": run.state,
+            "frames": run.frames,
+            "score": run.score,
+        }
         if atari:
             line["hns"] = None if run.score is None else hns(run.game, run.score)
         if run.reason:
             line["reason"] = run.reason
         runs.append(line)
     found: dict[str, Any] = {
-        "suite": str(plan.directory), "complete": all(run.state == "finished" for run in plan.runs), "games": plan.games, "variants": plan.variants,
-        "seeds": plan.seeds, "preset": plan.preset, "config": plan.changes, "unit": "hns" if atari else "return",
-        "reference": REFERENCE if atari else None, "against": plan.against, "runs": runs}
+        "suite": str(plan.directory),
+        "complete": all(run.state == "finished" for run in plan.runs),
+        "games": plan.games,
+        "variants": plan.variants,
+        "seeds": plan.seeds,
+        "preset": plan.preset,
+        "config": plan.changes,
+        "unit": "hns" if atari else "return",
+        "reference": REFERENCE if atari else None,
+        "against": plan.against,
+        "runs": runs,
+    }
     if with_statistics:
         found["statistics"] = {variant: _statistics(found, variant) for variant in plan.variants}
     return found
@@ -46,8 +71,14 @@ def all_atari(games: list[str]) -> bool:
 def scores_of(found: dict[str, Any], variant: str) -> dict[str, list[float]]:
     """{game: scores of the finished runs}, in HNS or as they are; only games that have some."""
     unit = "hns" if found["unit"] == "hns" else "score"
-    table = {game: [run[unit] for run in found["runs"] if run["game"] == game and run["variant"] == variant and run["score"] is not None]
-             for game in found["games"]}
+    table = {
+        game: [
+            run[unit]
+            for run in found["runs"]
+            if run["game"] == game and run["variant"] == variant and run["score"] is not None
+        ]
+        for game in found["games"]
+    }
     return {game: scores for game, scores in table.items() if scores}
 
 
@@ -59,8 +90,17 @@ def _statistics(found: dict[str, Any], variant: str) -> dict[str, Any]:
     if found["against"] not in (None, variant):
         other = scores_of(found, found["against"])
         both = [game for game in scores if game in other]
-        out["probability_of_improvement"] = _plain(interval(
-            probability_of_improvement, {game: scores[game] for game in both}, {game: other[game] for game in both})) if both else None
+        out["probability_of_improvement"] = (
+            _plain(
+                interval(
+                    probability_of_improvement,
+                    {game: scores[game] for game in both},
+                    {game: other[game] for game in both},
+                )
+            )
+            if both
+            else None
+        )
     return out
 
 

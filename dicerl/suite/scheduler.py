@@ -1,4 +1,6 @@
-"""Runs of a suite as subprocesses: so many at a time, each with its share of the cores. Only what is on disk decides what is left."""
+"""Runs of a suite as subprocesses: so many at a time, each with its share of the cores. Only what
+is on disk decides what is left.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,13 @@ class Job:
 class Scheduler:
     """``changed`` is called when a run changes its state, ``tick`` several times a second."""
 
-    def __init__(self, runs: list[SuiteRun], jobs: int, changed: Callable[[SuiteRun], None], tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runs: list[SuiteRun],
+        jobs: int,
+        changed: Callable[[SuiteRun], None],
+        tick: Callable[[], None],
+    ) -> None:
         self.runs, self.jobs = runs, jobs
         self._changed, self._tick = changed, tick
         self._running: list[Job] = []
@@ -69,7 +77,9 @@ class Scheduler:
         return [run for run in self.runs if run.state in ("queued", "waiting")]
 
     def _start(self) -> None:
-        """Fill the free slots. A run that another process still writes to (one that outlived a killed suite) waits for it."""
+        """Fill the free slots. A run that another process still writes to (one that outlived a
+        killed suite) waits for it.
+        """
         for run in self._open():
             free = sorted(set(range(self.jobs)) - {job.slot for job in self._running})
             if not free:
@@ -95,13 +105,24 @@ class Scheduler:
         if not state.has_checkpoint(run):
             state.make_room(run)
             fields = run.changes | {"seed": run.seed, "run_dir": str(run.directory)}
-            command = ["train", run.game, f"--preset={run.config.preset}", f"--variant={run.variant}",
-                       *(f"--{name}={_text(value)}" for name, value in fields.items())]
+            command = [
+                "train",
+                run.game,
+                f"--preset={run.config.preset}",
+                f"--variant={run.variant}",
+                *(f"--{name}={_text(value)}" for name, value in fields.items()),
+            ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with run.log.open("ab") as log:
             # A session of its own: Ctrl-C reaches the suite alone, which passes it on once.
-            return subprocess.Popen([sys.executable, "-P", "-m", "dicerl", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                    start_new_session=True, preexec_fn=_in_child(share_of_cores(slot, self.jobs)))
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "dicerl", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
+            )
 
     def _ended(self, job: Job) -> None:
         self._running.remove(job)
@@ -115,7 +136,9 @@ class Scheduler:
         elif code < 0 and self._attempts[run.name] < ATTEMPTS:
             self._set(run, "queued", f"was killed by {signal.Signals(-code).name}")
         else:
-            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else state.last_words(run)
+            reason = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else state.last_words(run)
+            )
             self._set(run, "failed", reason)
 
     def _set(self, run: SuiteRun, name: str, reason: str = "") -> None:
@@ -150,7 +173,9 @@ def default_jobs(plan: Plan) -> int:
 
 
 def share_of_cores(slot: int, jobs: int) -> set[int]:
-    """The cores of one of ``jobs`` slots; what a run plans (threads, actors, runtime) follows from how many it may use."""
+    """The cores of one of ``jobs`` slots; what a run plans (threads, actors, runtime) follows from
+    how many it may use.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return set()
     cores = sorted(os.sched_getaffinity(0))
@@ -158,7 +183,9 @@ def share_of_cores(slot: int, jobs: int) -> set[int]:
 
 
 def _in_child(cores: set[int]) -> Callable[[], None]:
-    """What a child does before it becomes `dicerl`: it ends with a checkpoint when the suite ends, however that ends."""
+    """What a child does before it becomes `dicerl`: it ends with a checkpoint when the suite ends,
+    however that ends.
+    """
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 

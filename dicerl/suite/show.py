@@ -18,13 +18,19 @@ from dicerl.suite.plan import Plan, SuiteRun
 
 
 class Progress:
-    """Drawn at most every half second on a terminal; elsewhere a line for each change, and one a minute."""
+    """Drawn at most every half second on a terminal; elsewhere a line for each change, and one a
+    minute.
+    """
 
     def __init__(self, plan: Plan, quiet: bool = False) -> None:
         self._console = Console(file=sys.stderr, quiet=quiet, highlight=False)
         self._plan = plan
         self._started = self._drawn = time.monotonic()
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal and not quiet else None
+        self._live = (
+            Live(console=self._console, auto_refresh=False, transient=True)
+            if self._console.is_terminal and not quiet
+            else None
+        )
         if self._live is not None:
             self._live.start()
             self._live.update(self._view(), refresh=True)
@@ -35,7 +41,9 @@ class Progress:
     def changed(self, run: SuiteRun) -> None:
         done = sum(r.state == "finished" for r in self._plan.runs)
         if run.state == "finished":
-            self.say(f"{run.name} finished: {number(run.score)} ({done} of {len(self._plan.runs)} runs)")
+            self.say(
+                f"{run.name} finished: {number(run.score)} ({done} of {len(self._plan.runs)} runs)"
+            )
         elif run.state == "failed":
             self.say(f"{run.name} failed: {run.reason} (log: {run.log})")
         elif run.state == "waiting":
@@ -66,10 +74,16 @@ class Progress:
 
     def _line(self) -> str:
         runs = self._plan.runs
-        counts = [(name, sum(run.state == name for run in runs)) for name in ("finished", "running", "waiting", "failed")]
+        counts = [
+            (name, sum(run.state == name for run in runs))
+            for name in ("finished", "running", "waiting", "failed")
+        ]
         done = sum(min(run.frames, run.config.frames) for run in runs)
-        return (f"{', '.join(f'{count} {name}' for name, count in counts if count) or 'nothing yet'} of {len(runs)} runs; "
-                f"{done / sum(run.config.frames for run in runs):.0%} of all frames, {duration(time.monotonic() - self._started)}")
+        return (
+            f"{', '.join(f'{count} {name}' for name, count in counts if count) or 'nothing yet'} of"
+            f" {len(runs)} runs; {done / sum(run.config.frames for run in runs):.0%} of all frames,"
+            f" {duration(time.monotonic() - self._started)}"
+        )
 
     def _view(self) -> Table:
         return score_table(self._plan, self._line())
@@ -80,14 +94,27 @@ def share(run: SuiteRun) -> str:
 
 
 def score_table(plan: Plan, caption: str = "") -> Table:
-    """Games down, variants across: mean ± standard error of the finished seeds, how many they are, and what goes on."""
-    table = Table(title=f"{plan.directory}: evaluation return", title_justify="left", caption=caption or None, caption_justify="left",
-                  box=box.SIMPLE_HEAD)
+    """Games down, variants across: mean ± standard error of the finished seeds, how many they are,
+    and what goes on.
+    """
+    table = Table(
+        title=f"{plan.directory}: evaluation return",
+        title_justify="left",
+        caption=caption or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     table.add_column("Game")
     for variant in plan.variants:
         table.add_column(variant, no_wrap=True)
     for game in plan.games:
-        table.add_row(game, *(_cell([r for r in plan.runs if (r.game, r.variant) == (game, variant)]) for variant in plan.variants))
+        table.add_row(
+            game,
+            *(
+                _cell([r for r in plan.runs if (r.game, r.variant) == (game, variant)])
+                for variant in plan.variants
+            ),
+        )
     return table
 
 
@@ -109,7 +136,12 @@ def _cell(runs: list[SuiteRun]) -> str:
 def result_table(found: dict[str, Any]) -> Table:
     """Variants down: IQM, mean, median with 95 % intervals, probability of improvement."""
     unit = "HNS, %" if found["unit"] == "hns" else "evaluation return"
-    table = Table(title=f"{unit}, with 95 % stratified bootstrap intervals", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=f"{unit}, with 95 % stratified bootstrap intervals",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     for name in ("Variant", "Runs", "IQM", "Mean", "Median"):
         table.add_column(name)
     if found["against"]:
@@ -123,7 +155,11 @@ def result_table(found: dict[str, Any]) -> Table:
 
 
 def _interval(value: dict[str, float] | None) -> str:
-    return "–" if value is None else f"{short(value['value'])}\n{short(value['low'])} – {short(value['high'])}"
+    return (
+        "–"
+        if value is None
+        else f"{short(value['value'])}\n{short(value['low'])} – {short(value['high'])}"
+    )
 
 
 def short(value: float) -> str:
@@ -135,14 +171,29 @@ def notes(found: dict[str, Any]) -> list[str]:
     """What to know before one quotes these numbers."""
     lines = []
     if found["unit"] == "hns":
-        lines.append(f"Scores are normalised: HNS, 0 is random play and 100 a human. Reference: {found['reference']}.")
+        lines.append(
+            "Scores are normalised: HNS, 0 is random play and 100 a human. Reference:"
+            f" {found['reference']}."
+        )
     else:
-        lines.append("Scores are raw evaluation returns: HNS is defined for the 57 Atari games only."
-                     + (" Games are weighed by the size of their returns; look at each game too." if len(found["games"]) > 1 else ""))
-    counts = {sum((r["game"], r["variant"]) == (g, v) and r["score"] is not None for r in found["runs"])
-              for g in found["games"] for v in found["variants"]}
+        lines.append(
+            "Scores are raw evaluation returns: HNS is defined for the 57 Atari games only."
+            + (
+                " Games are weighed by the size of their returns; look at each game too."
+                if len(found["games"]) > 1
+                else ""
+            )
+        )
+    counts = {
+        sum((r["game"], r["variant"]) == (g, v) and r["score"] is not None for r in found["runs"])
+        for g in found["games"]
+        for v in found["variants"]
+    }
     if counts & {0, 1, 2}:
-        lines.append("With one or two finished seeds a game the intervals are too narrow to say anything; run more seeds.")
+        lines.append(
+            "With one or two finished seeds a game the intervals are too narrow to say anything;"
+            " run more seeds."
+        )
     if any(run["state"] == "finished" and run["score"] is None for run in found["runs"]):
         lines.append("Some finished runs have no evaluation and are left out.")
     return lines

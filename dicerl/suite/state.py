@@ -1,4 +1,6 @@
-"""How far a run of a suite is, from what is on disk: so a suite that was killed knows what is left to do."""
+"""How far a run of a suite is, from what is on disk: so a suite that was killed knows what is left
+to do.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,22 @@ from dicerl.run import Run
 from dicerl.scores.own import newest_evaluation
 from dicerl.suite.plan import SuiteRun
 
-WRITTEN = ("config.json", "metrics.jsonl", "metrics.discarded.jsonl", "evaluations.jsonl", "tensorboard", "checkpoints", "run.lock")
+WRITTEN = (
+    "config.json",
+    "metrics.jsonl",
+    "metrics.discarded.jsonl",
+    "evaluations.jsonl",
+    "tensorboard",
+    "checkpoints",
+    "run.lock",
+)
 TAIL = 1 << 14  # bytes at the end of metrics.jsonl that surely hold a whole line
 
 
 def look(run: SuiteRun) -> None:
-    """Set frames, score, and whether the run is finished: its newest whole checkpoint has all the frames."""
+    """Set frames, score, and whether the run is finished: its newest whole checkpoint has all the
+    frames.
+    """
     run.frames = saved_frames(run)
     if run.frames >= run.config.frames:
         run.state, run.reason = "finished", ""
@@ -42,7 +54,9 @@ def has_checkpoint(run: SuiteRun) -> bool:
 
 
 def check(run: SuiteRun) -> None:
-    """A run that is on disk must be the one the suite asks for; how it uses the machine does not matter."""
+    """A run that is on disk must be the one the suite asks for; how it uses the machine does not
+    matter.
+    """
     if not has_checkpoint(run):
         return
     config = Run.open(run.directory).config
@@ -51,16 +65,24 @@ def check(run: SuiteRun) -> None:
             continue
         before, now = get(config, name), get(run.config, name)
         if before != now:
-            raise DicerlError(f"{run.directory} was run with {name} {before!r}, this suite asks for {now!r}; name another directory with --dir")
+            raise DicerlError(
+                f"{run.directory} was run with {name} {before!r}, this suite asks for {now!r}; name"
+                " another directory with --dir"
+            )
 
 
 def make_room(run: SuiteRun) -> None:
-    """Clear away a run that died before its first checkpoint: `train` wants an empty place, and there is nothing to keep."""
+    """Clear away a run that died before its first checkpoint: `train` wants an empty place, and
+    there is nothing to keep.
+    """
     if not run.directory.exists() or has_checkpoint(run):
         return
     foreign = sorted(p.name for p in run.directory.iterdir() if p.name not in WRITTEN)
     if foreign:
-        raise DicerlError(f"{run.directory} holds {foreign[0]}, which no run wrote; move it away or name another directory with --dir")
+        raise DicerlError(
+            f"{run.directory} holds {foreign[0]}, which no run wrote; move it away or name another"
+            " directory with --dir"
+        )
     shutil.rmtree(run.directory)
 
 
@@ -88,4 +110,7 @@ def last_words(run: SuiteRun) -> str:
         lines = run.log.read_text(errors="replace").splitlines()
     except OSError:
         return "no log"
-    return next((line.strip().removeprefix("dicerl: ") for line in reversed(lines) if line.strip()), "no word in its log")
+    return next(
+        (line.strip().removeprefix("dicerl: ") for line in reversed(lines) if line.strip()),
+        "no word in its log",
+    )
