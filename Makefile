@@ -14,6 +14,7 @@ test: $(VENV)/installed-test lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed-test
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 

@@ -1,7 +1,8 @@
 """An LSTM whose state is set to zero where episodes start, in one pass over all steps.
 
     i, f, o = sigmoid(.), g = tanh(.) of W_ih x_t + b_ih + W_hh h_{t-1} + b_hh
-    c_t = f c_{t-1} + i g,    h_t = o tanh(c_t),    with h_{t-1} = c_{t-1} = 0 where an episode starts at t
+    c_t = f c_{t-1} + i g,    h_t = o tanh(c_t)
+    h_{t-1} = c_{t-1} = 0 where an episode starts at t
 
 torch's fused LSTM knows no resets; called for every stretch between two of them it packs its
 weights each time, and short episodes cut a window into many stretches. Here a reset is a product

@@ -27,14 +27,19 @@ READY = (
     " c.card.drawn === c.card.wanted)"
 )
 # Marks in each card's plot: lines and points with a shape, bars, heat maps with pixels.
-MARKS = """return Object.fromEntries([...document.querySelectorAll('.card')].map(card => [card.dataset.id,
-  [...card.querySelectorAll('.scatterlayer path, .barlayer path')].filter(p => (p.getAttribute('d') || '').length > 10).length
-  + [...card.querySelectorAll('.heatmaplayer image')].filter(i => i.href.baseVal.length > 100).length]))"""
+MARKS = """
+  const shape = path => (path.getAttribute('d') || '').length > 10;
+  const pixels = image => image.href.baseVal.length > 100;
+  return Object.fromEntries([...document.querySelectorAll('.card')].map(card => [card.dataset.id,
+    [...card.querySelectorAll('.scatterlayer path, .barlayer path')].filter(shape).length
+    + [...card.querySelectorAll('.heatmaplayer image')].filter(pixels).length]))"""
 NAMES = (
     "return [...new Set([...document.querySelectorAll('.card .plot')].flatMap(p => (p.data ||"
     " []).map(t => t.name)))]"
 )
-BRIGHTNESS = """const [r, g, b] = getComputedStyle(document.querySelector(arguments[0]))[arguments[1]].match(/\\d+/g).map(Number);
+BRIGHTNESS = """
+  const style = getComputedStyle(document.querySelector(arguments[0]))[arguments[1]];
+  const [r, g, b] = style.match(/\\d+/g).map(Number);
   return (r + g + b) / 3"""
 
 

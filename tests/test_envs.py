@@ -531,20 +531,24 @@ SCRIPT = textwrap.dedent("""
             def step(self, action):
                 assert action in (5, 6, 7), action
                 self.steps += 1
-                return self.np_random.uniform(-1, 1, 2).astype(np.float32), 1.0, self.steps == 10, False, {}
+                seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+                return seen, 1.0, self.steps == 10, False, {}
 
         return Local
 
     def wait(learner, batch):
-        "The first batch waits for all four environments: a quick actor must not finish a short run alone."
+        "The first batch waits for all four environments: a quick actor must not finish alone."
         end = time.monotonic() + 90
-        while kind == "process" and time.monotonic() < end and open(log).read().count('"process"') < 4:
+        while kind == "process" and time.monotonic() < end:
+            if open(log).read().count('"process"') >= 4:
+                break
             time.sleep(0.02)
 
     Local = build()
     for kind, make_env in (("serial", lambda: Local()), ("process", Local)):
-        config = dicerl.preset("debug", frames=400, runtime__kind=kind, runtime__num_actors=2 if kind == "process" else 0, run_dir=kind,
-                               tensorboard=False, evaluation__every=0)
+        config = dicerl.preset(
+            "debug", frames=400, runtime__kind=kind, runtime__num_actors=2 * (kind == "process"),
+            run_dir=kind, tensorboard=False, evaluation__every=0)
         run = dicerl.train(config, make_env, quiet=True, on_batch=wait)
         print(json.dumps({"kind": kind, "parent": os.getpid(), **run.summary}), flush=True)
 """)

@@ -457,9 +457,12 @@ def slow_learner(directory):
         import time
         import dicerl
         import faulty
-        config = dicerl.preset("debug", frames=160, runtime__kind="process", runtime__stuck_seconds=5, run_dir="run", tensorboard=False,
-                               evaluation__every=0, checkpoint__every=0)
-        dicerl.train(config, faulty.Slow, quiet=True, on_batch=lambda learner, batch: time.sleep(3.0 if learner.updates < 3 else 0.0))
+        config = dicerl.preset(
+            "debug", frames=160, runtime__kind="process", runtime__stuck_seconds=5, run_dir="run",
+            tensorboard=False, evaluation__every=0, checkpoint__every=0)
+        def slow(learner, batch):
+            time.sleep(3.0 if learner.updates < 3 else 0.0)
+        dicerl.train(config, faulty.Slow, quiet=True, on_batch=slow)
     """,
     ).end()
 

@@ -1,10 +1,12 @@
 """dicerl beside Sample Factory, RLlib and Stable-Baselines3: agent steps/s of the same work on two
 cores.
 
-    python benchmarks/peers/run.py                              makes the virtual environments, measures, writes results/peers.json
+    python benchmarks/peers/run.py                     makes the virtual environments, measures,
+                                                       writes results/peers.json
     python benchmarks/peers/run.py --only dicerl sb3 --seconds 30 --repeat 1
-    python benchmarks/peers/run.py --tune                       tries each contender's settings once; later runs take its best
-    python benchmarks/peers/run.py --table --figure             prints and draws what is in results/peers.json
+    python benchmarks/peers/run.py --tune              tries each contender's settings once; later
+                                                       runs take its best
+    python benchmarks/peers/run.py --table --figure    prints and draws results/peers.json
 
 The contenders take turns (A B C D A B C D ...), so that a machine that becomes slower hits all
 alike. Run it with dicerl's own Python.

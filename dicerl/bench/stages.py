@@ -1,6 +1,7 @@
 """Throughput of each stage on one thread, and the limit they set.
 
-    limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),    uses = reuse * batch / (batch - replayed)
+    limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),
+    uses = reuse * batch / (batch - replayed)
 
 Every rate is in agent steps per second, which the steps that reset an environment are not. A
 feed-forward network has no burn-in to pay for.

@@ -87,7 +87,8 @@ def retrace(
     """ReTrace, as printed:
 
         qs_t = Q_t + sum_k gamma^k c_[t+1:t+k] (r_{t+k} + gamma Q_{t+k+1} - Q_{t+k})
-        qs_t - Q_t = delta_t + gamma_t c_{t+1} (qs_{t+1} - Q_{t+1}),    delta_t = r_t + gamma_t Q_{t+1} - Q_t
+        qs_t - Q_t = delta_t + gamma_t c_{t+1} (qs_{t+1} - Q_{t+1}),
+        delta_t = r_t + gamma_t Q_{t+1} - Q_t
 
     ``next_q`` is Q(s_{t+1}, a_{t+1}) of the sampled action (printed) or E_pi Q(s_{t+1}, .) (the
     original).

@@ -13,65 +13,16 @@ from dicerl.envs.base import EnvSpec
 from dicerl.errors import DicerlError
 
 # The 57 games of the paper's tables.
-ATARI_57 = (
-    "alien",
-    "amidar",
-    "assault",
-    "asterix",
-    "asteroids",
-    "atlantis",
-    "bank_heist",
-    "battle_zone",
-    "beam_rider",
-    "berzerk",
-    "bowling",
-    "boxing",
-    "breakout",
-    "centipede",
-    "chopper_command",
-    "crazy_climber",
-    "defender",
-    "demon_attack",
-    "double_dunk",
-    "enduro",
-    "fishing_derby",
-    "freeway",
-    "frostbite",
-    "gopher",
-    "gravitar",
-    "hero",
-    "ice_hockey",
-    "jamesbond",
-    "kangaroo",
-    "krull",
-    "kung_fu_master",
-    "montezuma_revenge",
-    "ms_pacman",
-    "name_this_game",
-    "phoenix",
-    "pitfall",
-    "pong",
-    "private_eye",
-    "qbert",
-    "riverraid",
-    "road_runner",
-    "robotank",
-    "seaquest",
-    "skiing",
-    "solaris",
-    "space_invaders",
-    "star_gunner",
-    "surround",
-    "tennis",
-    "time_pilot",
-    "tutankham",
-    "up_n_down",
-    "venture",
-    "video_pinball",
-    "wizard_of_wor",
-    "yars_revenge",
-    "zaxxon",
-)
+_GAMES = """
+    alien amidar assault asterix asteroids atlantis bank_heist battle_zone beam_rider berzerk
+    bowling boxing breakout centipede chopper_command crazy_climber defender demon_attack
+    double_dunk enduro fishing_derby freeway frostbite gopher gravitar hero ice_hockey jamesbond
+    kangaroo krull kung_fu_master montezuma_revenge ms_pacman name_this_game phoenix pitfall
+    pong private_eye qbert riverraid road_runner robotank seaquest skiing solaris space_invaders
+    star_gunner surround tennis time_pilot tutankham up_n_down venture video_pinball
+    wizard_of_wor yars_revenge zaxxon
+"""
+ATARI_57 = tuple(_GAMES.split())
 
 
 def game_name(env_id: str) -> str | None:

@@ -188,7 +188,9 @@ class Server(ThreadingHTTPServer):
         host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
             self.host, self.host
         )
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}/{f'?token={self.token}' if self.token else ''}"
+        name = f"[{host}]" if ":" in host else host
+        query = f"?token={self.token}" if self.token else ""
+        return f"http://{name}:{self.server_address[1]}/{query}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # a browser that went away is no error
