@@ -1,6 +1,13 @@
 """dicerl: DiCE, exploration without an entropy coefficient."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what editors and type checkers see of the names below
+    from dicerl.api import Agent, load_agent, resume, train
+    from dicerl.config import Config
+    from dicerl.errors import DicerlError
+    from dicerl.presets import preset
+    from dicerl.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["Agent", "Config", "DicerlError", "Run", "load_agent", "preset", "resume", "train"]
@@ -18,9 +25,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: ``from dicerl.core import ...`` stays light, and ``dicerl --help``
-    quick.
-    """
+    """Import on first use: ``from dicerl.core import ...`` stays light, ``dicerl --help`` quick."""
     import importlib
 
     if name in _HOME:

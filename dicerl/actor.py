@@ -256,4 +256,5 @@ def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """One action from each row of log-probabilities.    [N, A] -> [N]"""
     cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)), axis=1)
     draw = rng.random(len(log_pi)) * cumulative[:, -1]
-    return np.minimum((cumulative <= draw[:, None]).sum(1), log_pi.shape[1] - 1)
+    action: np.ndarray = np.minimum((cumulative <= draw[:, None]).sum(1), log_pi.shape[1] - 1)
+    return action

@@ -205,7 +205,7 @@ def describe(config: Config, spec: EnvSpec, machine: Plan, network: Network, run
 @contextlib.contextmanager
 def _stop_on_signals(progress: Progress) -> Iterator[Any]:
     """Ctrl-C or SIGTERM asks for a clean stop with a checkpoint; a second one stops at once."""
-    asked = threading.Event()
+    asked, told = threading.Event(), False
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
@@ -223,7 +223,6 @@ def _stop_on_signals(progress: Progress) -> Iterator[Any]:
             progress.say("stopping after a checkpoint (again to stop at once)")
         return asked.is_set()
 
-    told = False
     before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -225,7 +225,7 @@ class Learner:
 
         def work(
             columns: slice,
-        ) -> tuple[Output, losses.Losses, dict[str, Tensor], Sequence[Tensor]]:
+        ) -> tuple[Output, losses.Losses, dict[str, Tensor], tuple[Tensor, ...]]:
             share = {
                 n: x[:, columns] if n in self._per_step else x[columns] for n, x in data.items()
             }
@@ -240,7 +240,7 @@ class Learner:
             )
 
         borders = [batch * i // self.threads for i in range(self.threads + 1)]
-        outs, terms, parts, gradients = zip(
+        outs, terms, every_part, gradients = zip(
             *self._pool.map(work, (slice(a, b) for a, b in pairwise(borders))), strict=True
         )
         torch._foreach_copy_(self._slopes, gradients[0])
@@ -250,8 +250,8 @@ class Learner:
             *(torch.cat([x.detach() for x in field], 1) for field in zip(*outs, strict=True))
         )
         joined = {
-            n: torch.cat([p[n] for p in parts], -1 if n in ("alpha", "beta") else 1)
-            for n in parts[0]
+            n: torch.cat([p[n] for p in every_part], -1 if n in ("alpha", "beta") else 1)
+            for n in every_part[0]
         }
         return (
             out,
@@ -259,7 +259,7 @@ class Learner:
             joined,
         )
 
-    def _slopes_of(self, loss: Tensor) -> Sequence[Tensor]:
+    def _slopes_of(self, loss: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(loss, self._trained, materialize_grads=True)
 
     def _shape(self, reward: Tensor) -> Tensor:
@@ -406,17 +406,21 @@ class Learner:
         """(vs, qs, advantage) of the T trained steps from V, Q and pi of T + 1."""
         cfg = self.config.loss
         common = (reward, discount, log_ratio, valid)
-        bars = {"rho_bar": cfg.rho_bar, "c_bar": cfg.c_bar}
+        rho_bar, c_bar = cfg.rho_bar, cfg.c_bar
         if cfg.estimator == "drtrace":
-            both = targets.drtrace(value[:-1], value[1:], q[:-1], *common, **bars)
+            both = targets.drtrace(
+                value[:-1], value[1:], q[:-1], *common, rho_bar=rho_bar, c_bar=c_bar
+            )
             return both.value, both.q, both.advantage
         next_q = (
             (log_pi.exp() * every_q).sum(-1)[1:] if cfg.retrace_bootstrap == "expected" else q[1:]
         )
-        v = targets.vtrace(value[:-1], value[1:], *common, **bars)
+        v = targets.vtrace(value[:-1], value[1:], *common, rho_bar=rho_bar, c_bar=c_bar)
         if cfg.estimator == "vtrace+qtrace":
-            return v.value, targets.qtrace(q[:-1], next_q, *common, **bars).q, v.advantage
-        return v.value, targets.retrace(q[:-1], next_q, *common, c_bar=cfg.c_bar).q, v.advantage
+            q_trace = targets.qtrace(q[:-1], next_q, *common, rho_bar=rho_bar, c_bar=c_bar)
+        else:
+            q_trace = targets.retrace(q[:-1], next_q, *common, c_bar=c_bar)
+        return v.value, q_trace.q, v.advantage
 
     def _scaling(self, batch: int, number: int) -> Scaling:
         """alpha and beta: fixed, or drawn anew for every sequence of every batch.    -> [B] each"""

@@ -117,5 +117,6 @@ def unroll(
     starts = frozenset(torch.nonzero(first.any(1)).flatten().tolist())
     keep = (~first).to(x.dtype).unsqueeze(-1)
     inputs = torch.nn.functional.linear(x, weight_ih, bias_ih + bias_hh)
-    hidden, c = _Steps.apply(inputs, weight_hh, h, c, keep, starts)
+    steps: Any = _Steps.apply
+    hidden, c = steps(inputs, weight_hh, h, c, keep, starts)
     return hidden, (hidden[-1], c)

@@ -37,7 +37,8 @@ class Residual(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv2(torch.relu(self.conv1(torch.relu(x))))
+        y: Tensor = self.conv2(torch.relu(self.conv1(torch.relu(x))))
+        return x + y
 
 
 def impala_deep(channels: int) -> nn.Sequential:
@@ -73,6 +74,10 @@ SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
 
 
 class Network(nn.Module):
+    advantage_scale: Tensor  # A's running deviation over actions
+    input_inv_deviation: Tensor
+    input_offset: Tensor
+
     def __init__(self, whole: Config, spec: EnvSpec) -> None:
         super().__init__()
         config = whole.network
@@ -157,12 +162,13 @@ class Network(nn.Module):
             self._orthogonal()
         if self.lstm is not None:
             with torch.no_grad():  # remember by default: gates i, f, g, o
-                self.lstm.bias_ih_l0[config.lstm : 2 * config.lstm] = config.forget_bias
+                bias = self.lstm.all_weights[0][2]  # W_ih, W_hh, b_ih, b_hh
+                bias[config.lstm : 2 * config.lstm] = config.forget_bias
         self.flat, self.layout, self.num_trained = weights.flatten(self)  # all of it as one vector
 
     def _apply(self, fn: Any, recurse: bool = True) -> Network:
         """Moving a module to a device takes its tensors apart."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.flat, self.layout, self.num_trained = weights.flatten(self)
         return self
 
@@ -192,7 +198,8 @@ class Network(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(module.weight, math.sqrt(2))
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         nn.init.orthogonal_(self.value_head.weight, 1.0)
         nn.init.orthogonal_(self.advantage_head.weight, 0.01)
 
@@ -232,7 +239,8 @@ class Network(nn.Module):
             assert inv_temperature is not None
             angle = torch.log1p(inv_temperature).mul(math.pi / self.max_x).unsqueeze(-1)
             x = torch.cat([x, torch.cos(angle * torch.arange(1, COSINES + 1, device=x.device))], -1)
-        return self.dense(x)
+        features: Tensor = self.dense(x)
+        return features
 
     def initial_state(self, batch: int, device: torch.device | str | None = None) -> Tensor:
         """Zeros, [2, B, H]: (h, c)."""

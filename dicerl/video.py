@@ -49,8 +49,8 @@ class Strip:
         self._title, self._temperature = caption(behaviour)
         self._blank = self._frame()
 
-    def _at(self, *numbers: float) -> tuple[float, ...]:
-        return tuple(x * self.unit for x in numbers)
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        return x * self.unit, y * self.unit
 
     def _frame(self) -> Image.Image:
         """What stays the same all episode: titles, the temperature, action names and the bars'
@@ -75,11 +75,12 @@ class Strip:
             draw.rectangle(self._bar(i, 1.0), TRACK)
         return image
 
-    def _bar(self, action: int, length: float) -> tuple[float, ...]:
+    def _bar(self, action: int, length: float) -> tuple[float, float, float, float]:
         gap = 0.15 * self._row if self._row >= 4 else 0.0
         y = self._top + action * self._row
         bottom = max(y + gap, y + self._row - gap - 1 / self.unit)
-        return self._at(self._left, y + gap, self._left + self._room * length, bottom)
+        right = self._left + self._room * length
+        return (*self._at(self._left, y + gap), *self._at(right, bottom))
 
     def draw(
         self, episode_return: float, value: float, probabilities: np.ndarray, action: int | None

@@ -146,7 +146,7 @@ class Weights:
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's state by parameter name, for a checkpoint."""
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for name, (offset, _, _) in self.places.items():
             if offset < self.moments.shape[1]:
                 tensors |= {

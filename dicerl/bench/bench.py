@@ -51,10 +51,10 @@ def bench(
                 spec,
                 several,
                 max(0.5, seconds / 5),
-                lambda line, mark=mark: say(line + mark),
+                lambda line: say(line + mark),  # noqa: B023 (called in this turn only)
                 valid,
             )
-        )  # type: ignore[misc]
+        )
         for kind, run in found.items():
             # right before it and right after it
             around = statistics.fmean(x["limit_steps_per_s"] for x in alone[-2:])

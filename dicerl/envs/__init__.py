@@ -36,14 +36,16 @@ def make_vector_env(
     """``num_envs`` environments of the configured kind; ``make_env`` wins over
     ``config.env.id``.
     """
-    return _make(AtariEnv, GymEnv, config, num_envs, make_env, num_threads)
+    env: VectorEnv = _make(AtariEnv, GymEnv, config, num_envs, make_env, num_threads)
+    return env
 
 
 def make_filmed_env(
     config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0
 ) -> FilmedEnv:
     """The same environments, the first of which gives pictures."""
-    return _make(FilmedAtari, FilmedGym, config, num_envs, make_env, num_threads)
+    env: FilmedEnv = _make(FilmedAtari, FilmedGym, config, num_envs, make_env, num_threads)
+    return env
 
 
 def _make(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 import ale_py.roms as roms
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from dicerl.config import EnvConfig
 from dicerl.envs.base import EnvSpec
@@ -66,7 +68,7 @@ class AtariEnv:
             name=game,
             observation_shape=(config.frame_stack, config.image_size, config.image_size),
             observation_dtype=np.dtype(np.uint8),
-            num_actions=int(self._env.single_action_space.n),
+            num_actions=int(cast(Discrete, self._env.single_action_space).n),
             action_repeat=config.action_repeat,
             game=game,
         )
@@ -75,7 +77,7 @@ class AtariEnv:
         observation, self._info = self._env.reset(
             seed=None if seed is None else self.first_seed(seed)
         )
-        return observation
+        return np.asarray(observation)
 
     def first_seed(self, seed: int) -> int:
         """Environment 0's own seed. ale-py gives environment i that + i and keeps 32 bits of it."""

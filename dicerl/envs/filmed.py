@@ -5,7 +5,7 @@ game has for a person.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -51,7 +51,7 @@ class FilmedAtari(AtariEnv):
 
         super().__init__(game, config, num_envs, num_threads)
         ALEInterface.setLoggerMode(LoggerMode.Error)
-        self._rom = roms.get_rom_path(game)
+        self._rom = roms.get_rom_path(game) or game  # known to be there: AtariEnv has it open
         self._ale = ALEInterface()
         self._ale.setFloat("repeat_action_probability", config.sticky_actions)
         self._ale.loadROM(self._rom)
@@ -172,7 +172,7 @@ def _spaced(name: str) -> str:
 
 def _action_names(env: gymnasium.Env, count: int, start: int) -> list[str]:
     """The environment's own words where it has some, else numbers."""
-    own = env.unwrapped
+    own: Any = env.unwrapped
     if hasattr(own, "get_action_meanings"):
         names = [str(name).lower() for name in own.get_action_meanings()]
     elif type(own).__module__ == "minatar.gym":

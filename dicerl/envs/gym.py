@@ -10,6 +10,7 @@ import importlib.metadata
 import re
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -73,7 +74,7 @@ def register_plugins() -> None:
             )
 
 
-def observation_spec(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], np.dtype]:
+def observation_spec(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype]:
     if (
         not isinstance(space, gymnasium.spaces.Box)
         or len(space.shape) not in (1, 2, 3)
@@ -120,7 +121,10 @@ class GymEnv:
         self._ended[:] = False
         out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
         for i, env in enumerate(self._envs):
-            out[i] = self._call("reset", i, lambda e=env, s=seeds[i]: e.reset(seed=s))[0]
+            try:
+                out[i] = env.reset(seed=seeds[i])[0]
+            except Exception as error:
+                raise self._raised("reset", i, error) from error
         return out
 
     def seeds(self, seed: int) -> list[int]:
@@ -142,21 +146,14 @@ class GymEnv:
                 else:
                     observation[i], reward[i], terminated[i], truncated[i], _ = env.step(action)
         except Exception as error:
-            raise EnvironmentFailed(
-                f"{self.spec.name} raised in step (environment {i}): {type(error).__name__}:"
-                f" {error}"
-            ) from error
+            raise self._raised("step", i, error) from error
         self._ended = terminated | truncated
         return observation, reward, terminated, truncated
 
-    def _call(self, what: str, i: int, call: Callable[[], tuple]) -> tuple:
-        try:
-            return call()
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}:"
-                f" {error}"
-            ) from error
+    def _raised(self, what: str, i: int, error: Exception) -> EnvironmentFailed:
+        return EnvironmentFailed(
+            f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}: {error}"
+        )
 
     def close(self) -> None:
         for env in self._envs:

@@ -125,7 +125,7 @@ def band(
         return []
     x, mean, low, high = over_seeds(curves)
     label = f"{group.label}{f' ({len(curves)} seeds)' if len(curves) > 1 else ''}{name}"
-    traces = [
+    traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines" if len(x) > 1 else "markers",

@@ -141,11 +141,11 @@ class Thinned:
             return rows
         starts = np.arange(0, len(rows), size)
         if self._keep == "last":
-            return rows[np.minimum(starts + size, len(rows)) - 1]
+            return np.asarray(rows[np.minimum(starts + size, len(rows)) - 1])
         known = np.isfinite(rows)
         count = np.add.reduceat(known, starts, axis=0, dtype=float)
         total = np.add.reduceat(np.where(known, rows, 0.0), starts, axis=0)
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
 
 def stamp(path: Path) -> tuple[int, int]:

@@ -5,11 +5,12 @@ sends it to the browser.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dicerl.envs.atari import ATARI_57, game_name
 from dicerl.report import figures, maps
-from dicerl.report.compare import colour, differences, flat, groups
+from dicerl.report.compare import Group, colour, differences, flat, groups
 from dicerl.report.data import RunData
 
 MAPS = 4  # runs whose temperature maps are shown
@@ -19,7 +20,9 @@ class Section:
     """Cards with figures; what has no data is named instead."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.cards, self.missing = title, [], []
+        self.title = title
+        self.cards: list[dict[str, Any]] = []
+        self.missing: list[str] = []
 
     def add(
         self,
@@ -89,7 +92,7 @@ def _atari_game(env: str) -> str | None:
     return name if name in ATARI_57 else None
 
 
-def _temperatures(runs: Sequence[RunData], together: list[figures.Group]) -> Section:
+def _temperatures(runs: Sequence[RunData], together: list[Group]) -> Section:
     part = Section("Temperature")
     part.add(
         "entropy",
@@ -176,7 +179,7 @@ def _maps(part: Section, run: RunData, name: str) -> None:
         )
 
 
-def _learning(together: list[figures.Group]) -> Section:
+def _learning(together: list[Group]) -> Section:
     part = Section("Learning")
     for field, title, unit in (
         ("loss_value", "Value loss", "½ (V-Trace target − V)²"),
@@ -185,8 +188,8 @@ def _learning(together: list[figures.Group]) -> Section:
         part.add(
             field,
             title,
-            figures.curves(together, lambda run, f=field: run.train(f), unit, log=True),
-        )  # type: ignore[misc]
+            figures.curves(together, partial(RunData.train, name=field), unit, log=True),
+        )
     part.add(
         "loss_policy",
         "Policy loss",
@@ -211,7 +214,7 @@ def _learning(together: list[figures.Group]) -> Section:
     return part
 
 
-def _data(together: list[figures.Group]) -> Section:
+def _data(together: list[Group]) -> Section:
     part = Section("Data")
     part.add(
         "policy_lag",
@@ -240,7 +243,7 @@ def _data(together: list[figures.Group]) -> Section:
     return part
 
 
-def _speed(together: list[figures.Group]) -> Section:
+def _speed(together: list[Group]) -> Section:
     part = Section("Speed")
     part.add(
         "throughput",

@@ -182,21 +182,21 @@ class ProcessRuntime:
             if worker.pipe is not None:
                 news.register(
                     worker.pipe, selectors.EVENT_READ, lambda w=worker: self._hear_actor(w)
-                )  # type: ignore[misc]
+                )
                 news.register(
                     worker.process.sentinel,
                     selectors.EVENT_READ,
                     lambda w=worker: self._actor_died(w),
-                )  # type: ignore[misc]
+                )
         for learner in self.learners:
             news.register(
                 learner.pipe, selectors.EVENT_READ, lambda x=learner: self._hear_learner(x)
-            )  # type: ignore[misc]
+            )
             news.register(
                 learner.process.sentinel,
                 selectors.EVENT_READ,
                 lambda x=learner: self._learner_died(x),
-            )  # type: ignore[misc]
+            )
         if self._evaluator is not None:
             news.register(self._evaluator[1], selectors.EVENT_READ, self._hear_evaluator)
             news.register(self._evaluator[0].sentinel, selectors.EVENT_READ, self._evaluator_died)
@@ -313,7 +313,7 @@ class ProcessRuntime:
     def _actor_died(self, worker: Worker) -> None:
         if worker.process is None:
             return
-        while worker.pipe.poll() and self._hear_actor(worker):
+        while worker.pipe is not None and worker.pipe.poll() and self._hear_actor(worker):
             pass  # what it said last
         self._replace(worker, worker.last_words or _how_it_ended(worker.process))
 
@@ -501,9 +501,10 @@ class ProcessRuntime:
         self._children_changed()
         for worker in getattr(self, "workers", []):
             self._end_actor(worker)
-        for process, pipe in [(x.process, x.pipe) for x in self.learners] + [self._evaluator] * (
-            self._evaluator is not None
-        ):
+        others = [(x.process, x.pipe) for x in self.learners]
+        if self._evaluator is not None:
+            others.append(self._evaluator)
+        for process, pipe in others:
             process.kill()
             process.join()
             pipe.close()

@@ -91,13 +91,13 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
     directory = Path(
         _string("dir", table.get("dir", Path("suites") / (Path(path).stem if path else "suite")))
     )
-    name = None if table.get("preset") is None else str(table["preset"])
+    named = None if table.get("preset") is None else str(table["preset"])
     plan = Plan(
         directory,
         games,
         variants,
         _seeds(table.get("seeds", 3)),
-        name,
+        named,
         _jobs(table.get("jobs")),
         against,
         changes,
