@@ -36,8 +36,8 @@ SWEEPS = {
 def measure(changes: dict[str, Any], seconds: float) -> dict[str, Any]:
     from dicerl.bench.whole import whole
     from dicerl.config import validate
+    from dicerl.config.presets import preset
     from dicerl.envs import env_spec
-    from dicerl.presets import preset
     from dicerl.runtime.setup import plan
 
     config = validate(

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what editors and type checkers see of the names below
     from dicerl.api import Agent, load_agent, resume, train
     from dicerl.config import Config
+    from dicerl.config.presets import preset
     from dicerl.errors import DicerlError
-    from dicerl.presets import preset
     from dicerl.run import Run
 
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ _HOME = {
     "DicerlError": "errors",
     "Run": "run",
     "load_agent": "api",
-    "preset": "presets",
+    "preset": "config.presets",
     "resume": "api",
     "train": "api",
 }

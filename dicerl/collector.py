@@ -17,8 +17,7 @@ from collections import Counter, deque
 
 import numpy as np
 
-from dicerl import seeding
-from dicerl.config import Config
+from dicerl.config import Config, seeding
 
 
 class Collector:

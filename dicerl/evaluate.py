@@ -161,8 +161,8 @@ def evaluate(
     check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
     import numpy as np
 
-    from dicerl import seeding
     from dicerl.api import load_agent
+    from dicerl.config import seeding
     from dicerl.core.family import PARAMETERS
     from dicerl.envs import make_filmed_env, make_vector_env
     from dicerl.evaluator import Step, parameters, play, summarise

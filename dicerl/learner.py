@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from dicerl import seeding
-from dicerl.config import Config
+from dicerl.config import Config, seeding
 from dicerl.core import critic, family, losses, policy, targets
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dicerl import seeding
-from dicerl.config import Config
+from dicerl.config import Config, seeding
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote, JointVote
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dicerl
-from dicerl.presets import preset
+from dicerl.config.presets import preset
 
 
 def make_run(directory: Path, variant: str = "dice", **settings: Any) -> Path:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from dicerl.api import describe
 from dicerl.collector import Collector, build, default_capacity
+from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
-from dicerl.presets import preset
 from dicerl.run import Run
 from dicerl.runtime.setup import amount, plan
 from dicerl.sequence import Store, allocate, schema, window_bytes, window_length

@@ -22,8 +22,8 @@ from dicerl.config import (
     parse,
     validate,
 )
+from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 FIELDS = fields_of()

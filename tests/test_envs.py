@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-from dicerl import seeding
 from dicerl.actor import Actor
-from dicerl.config import Config, EnvConfig
+from dicerl.config import Config, EnvConfig, seeding
+from dicerl.config.presets import preset
 from dicerl.envs import env_spec, make_vector_env
 from dicerl.envs.atari import ATARI_57, AtariEnv, game_name
 from dicerl.envs.gym import GymEnv, maker
@@ -23,7 +23,6 @@ from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
 from dicerl.evaluator import Evaluator
 from dicerl.networks import Network
-from dicerl.presets import preset
 from dicerl.runtime.setup import prepare_network
 from dicerl.sequence import schema
 

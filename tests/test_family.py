@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as slow
+from dicerl.config.presets import preset
 from dicerl.core import entropy, entropy_surrogate, family, log_probs, policy_surrogate
 from dicerl.core.bandit import MAX_X, BanditVote, JointVote
-from dicerl.presets import preset
 from dicerl.temperature import Temperatures, draw_behaviour
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)

@@ -11,11 +11,11 @@ import torch
 
 import probe
 import reference as slow
+from dicerl.config.presets import preset
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.learner import Learner, choose_device, schedule, total_updates
-from dicerl.presets import preset
 
 BURN_IN = 4
 

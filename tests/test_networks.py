@@ -11,11 +11,11 @@ import torch
 
 import probe
 from dicerl.config import Config, NetworkConfig
+from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.learner import calibrate_scale
 from dicerl.networks import Network
-from dicerl.presets import preset
 from dicerl.runtime.setup import moments
 from dicerl.weights import ALIGNED
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dicerl.scores
+from dicerl.config.presets import preset
 from dicerl.envs.atari import ATARI_57
 from dicerl.errors import DicerlError
-from dicerl.presets import preset
 from dicerl.run import Run
 from dicerl.scores import hns, reference_scores, saber, summary
 from dicerl.scores.own import own_scores

@@ -21,8 +21,8 @@ import probe
 from dicerl.api import resume, train
 from dicerl.checkpoint import checkpoints_of
 from dicerl.cli import main
+from dicerl.config.presets import preset
 from dicerl.metrics import read_lines
-from dicerl.presets import preset
 from dicerl.run import Run
 
 # seconds of CPU time, but whole runs: on a crowded machine they take their time

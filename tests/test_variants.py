@@ -12,9 +12,9 @@ from gymnasium.spaces import Box, Discrete
 from dicerl.api import load_agent, train
 from dicerl.cli import main
 from dicerl.config import from_dict
+from dicerl.config.presets import VARIANTS, preset
 from dicerl.core.family import PARAMETERS
 from dicerl.metrics import read_lines
-from dicerl.presets import VARIANTS, preset
 
 pytestmark = pytest.mark.timeout(600)
 

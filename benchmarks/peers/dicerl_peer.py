@@ -11,8 +11,8 @@ from work import BATCH, HIDDEN, LENGTH, LSTM, NUM_ENVS, REUSE, arguments, report
 from work import Stopwatch as PeersStopwatch
 
 from dicerl.bench.whole import Stopwatch, whole
+from dicerl.config.presets import preset
 from dicerl.envs import env_spec
-from dicerl.presets import preset
 from dicerl.runtime.setup import build_network, plan
 
 

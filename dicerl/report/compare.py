@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dicerl.presets import VARIANTS
+from dicerl.config.presets import VARIANTS
 from dicerl.report.data import RunData
 
 # after Okabe and Ito, safe for the colour-blind

@@ -28,9 +28,9 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from dicerl import checkpoint, seeding
+from dicerl import checkpoint
 from dicerl.actor import Actor, Episode
-from dicerl.config import Config
+from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, make_vector_env
 from dicerl.errors import DicerlError
 from dicerl.evaluator import Evaluator

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl import checkpoint, collector, seeding
+from dicerl import checkpoint, collector
 from dicerl.actor import Actor, Episode
-from dicerl.config import Config
+from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
 from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dicerl import seeding
 from dicerl.collector import default_capacity
-from dicerl.config import Config, get
+from dicerl.config import Config, get, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env, require_finite
 from dicerl.errors import ConfigError
 from dicerl.learner import calibrate_scale, choose_device, total_updates

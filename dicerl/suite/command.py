@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
-from dicerl.options import add_fields, given_fields
-from dicerl.presets import PRESETS
+from dicerl.config.options import add_fields, given_fields
+from dicerl.config.presets import PRESETS
 from dicerl.suite import FIXED
 
 
