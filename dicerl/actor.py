@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from dicerl.agent.networks import Network, Output
 from dicerl.config import Config
 from dicerl.core import family, policy
 from dicerl.core.reward import shape_reward
 from dicerl.envs import VectorEnv, require_finite
-from dicerl.networks import Network, Output
 from dicerl.sequence import Arrays, Schema, allocate, window_length
 from dicerl.timing import Times
 

@@ -161,13 +161,13 @@ def evaluate(
     check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
     import numpy as np
 
+    from dicerl.agent.behaviour import draw_behaviour
     from dicerl.api import load_agent
     from dicerl.config import seeding
     from dicerl.core.family import PARAMETERS
     from dicerl.envs import make_filmed_env, make_vector_env
     from dicerl.evaluator import Step, parameters, play, summarise
     from dicerl.progress import Bar
-    from dicerl.temperature import draw_behaviour
 
     run, folder = find(path, checkpoint, quiet)
     agent = load_agent(folder, make_env)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from dicerl.agent.networks import Network, Output
+from dicerl.agent.weights import Weights, view
 from dicerl.config import Config, seeding
 from dicerl.core import critic, family, losses, policy, targets
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.networks import Network, Output
 from dicerl.sequence import Arrays, schema
-from dicerl.weights import Weights, view
 
 Scaling = tuple[float | Tensor, float | Tensor]  # alpha and beta, each for all sequences or [B]
 

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 
+from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, env_spec
 from dicerl.envs.toy import Counting
 from dicerl.learner import Learner
-from dicerl.networks import Network
 from dicerl.sequence import allocate, schema, window_length
 
 PER_STEP = (

@@ -15,11 +15,11 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dicerl.agent.networks import Network
 from dicerl.api import describe
 from dicerl.collector import Collector, build, default_capacity
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
-from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.run import Run
 from dicerl.runtime.setup import amount, plan

@@ -14,6 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 from dicerl.actor import Actor
+from dicerl.agent.networks import Network
 from dicerl.config import Config, EnvConfig, seeding
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec, make_vector_env
@@ -22,7 +23,6 @@ from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
 from dicerl.evaluator import Evaluator
-from dicerl.networks import Network
 from dicerl.runtime.setup import prepare_network
 from dicerl.sequence import schema
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as slow
+from dicerl.agent.behaviour import Temperatures, draw_behaviour
 from dicerl.config.presets import preset
 from dicerl.core import entropy, entropy_surrogate, family, log_probs, policy_surrogate
 from dicerl.core.bandit import MAX_X, BanditVote, JointVote
-from dicerl.temperature import Temperatures, draw_behaviour
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 NAMES = sorted({name for names in family.PARAMETERS.values() for name in names})

@@ -5,7 +5,7 @@ and every gradient.
 import pytest
 import torch
 
-from dicerl import lstm
+from dicerl.agent import lstm
 
 
 def by_hand(x, h, c, first, module):

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import probe
+from dicerl.agent.networks import Network
+from dicerl.agent.weights import ALIGNED
 from dicerl.config import Config, NetworkConfig
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.learner import calibrate_scale
-from dicerl.networks import Network
 from dicerl.runtime.setup import moments
-from dicerl.weights import ALIGNED
 
 ACTIONS = probe.ACTIONS
 

@@ -18,6 +18,7 @@ import torch
 import probe
 import reference as slow
 from dicerl import checkpoint
+from dicerl.agent.networks import Network
 from dicerl.api import train
 from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
@@ -25,7 +26,6 @@ from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
 from dicerl.learner import Learner
 from dicerl.metrics import read_lines
-from dicerl.networks import Network
 from dicerl.runtime import children
 from dicerl.runtime.setup import plan
 from dicerl.sequence import Store

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import probe
+from dicerl.agent.networks import Network
+from dicerl.agent.weights import Turn, Weights
 from dicerl.errors import CheckpointError
 from dicerl.learner import Learner
-from dicerl.networks import Network
-from dicerl.weights import Turn, Weights
 
 TRAINABLE = {"loss.critic": "casa", "loss.estimator": "drtrace", "behaviour.source": "trainable"}
 

@@ -30,17 +30,17 @@ from torch import Tensor
 
 from dicerl import checkpoint
 from dicerl.actor import Actor, Episode
+from dicerl.agent.networks import Network
+from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, make_vector_env
 from dicerl.errors import DicerlError
 from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner
-from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.setup import Plan, keep_freed_memory, take_long_turns
 from dicerl.sequence import Arrays, Store, schema
 from dicerl.timing import Times
-from dicerl.weights import Weights
 
 HEARTBEAT = 0.5  # seconds
 TIMES_EVERY = 0.25  # seconds between an actor's words on where its time went

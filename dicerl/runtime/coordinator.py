@@ -10,12 +10,12 @@ from typing import Any
 
 from dicerl import checkpoint
 from dicerl.actor import Episode
+from dicerl.agent.behaviour import Temperatures
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.metrics import Metrics
 from dicerl.progress import Progress
 from dicerl.run import Run, software
-from dicerl.temperature import Temperatures
 
 RECENT = 100  # episodes behind "recent return"
 

@@ -19,11 +19,11 @@ import torch
 
 from dicerl import checkpoint, collector
 from dicerl.actor import Actor, Episode
+from dicerl.agent.networks import Network
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
 from dicerl.evaluator import Evaluator
 from dicerl.learner import Learner
-from dicerl.networks import Network
 from dicerl.parameter_server import ParameterServer
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory

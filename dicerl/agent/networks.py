@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dicerl import lstm, weights
+from dicerl.agent import lstm, weights
 from dicerl.config import Config
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
