@@ -44,9 +44,9 @@ def plain_loop(seconds: float) -> float:
     import numpy as np
     import torch
 
-    from dicerl.actor import acting_policy, sample
     from dicerl.config.presets import preset
     from dicerl.envs import env_spec
+    from dicerl.parts.actor import acting_policy, sample
     from dicerl.runtime.setup import build_network
 
     torch.set_num_threads(1)

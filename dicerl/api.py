@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from dicerl import checkpoint
-from dicerl.actor import acting_policy, sample
 from dicerl.agent.behaviour import Region, Temperatures, draw_behaviour
 from dicerl.agent.networks import Network
 from dicerl.config import Config, validate
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
+from dicerl.parts.actor import acting_policy, sample
 from dicerl.progress import Progress
 from dicerl.run import Run
 from dicerl.runtime.coordinator import Coordinator

@@ -166,7 +166,7 @@ def evaluate(
     from dicerl.config import seeding
     from dicerl.core.family import PARAMETERS
     from dicerl.envs import make_filmed_env, make_vector_env
-    from dicerl.evaluator import Step, parameters, play, summarise
+    from dicerl.parts.evaluator import Step, parameters, play, summarise
     from dicerl.progress import Bar
 
     run, folder = find(path, checkpoint, quiet)

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dicerl.envs import FilmedEnv
 from dicerl.errors import DicerlError
-from dicerl.evaluator import Step
+from dicerl.parts.evaluator import Step
 
 # a picture lower than this many pixels is enlarged by a whole factor; Atari's 210 is not
 SMALLEST = 200

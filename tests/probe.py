@@ -26,8 +26,8 @@ from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, env_spec
 from dicerl.envs.toy import Counting
-from dicerl.learner import Learner
-from dicerl.sequence import allocate, schema, window_length
+from dicerl.parts.learner import Learner
+from dicerl.parts.sequence import allocate, schema, window_length
 
 PER_STEP = (
     "observation",

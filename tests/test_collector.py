@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from dicerl.agent.networks import Network
 from dicerl.api import describe
-from dicerl.collector import Collector, build, default_capacity
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
-from dicerl.parameter_server import ParameterServer
+from dicerl.parts.collector import Collector, build, default_capacity
+from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.sequence import Store, allocate, schema, window_bytes, window_length
 from dicerl.run import Run
 from dicerl.runtime.setup import amount, plan
-from dicerl.sequence import Store, allocate, schema, window_bytes, window_length
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-from dicerl.actor import Actor
 from dicerl.agent.networks import Network
 from dicerl.config import Config, EnvConfig, seeding
 from dicerl.config.presets import preset
@@ -22,9 +21,10 @@ from dicerl.envs.atari import ATARI_57, AtariEnv, game_name
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
-from dicerl.evaluator import Evaluator
+from dicerl.parts.actor import Actor
+from dicerl.parts.evaluator import Evaluator
+from dicerl.parts.sequence import schema
 from dicerl.runtime.setup import prepare_network
-from dicerl.sequence import schema
 
 
 def atari(game, num_envs=1, **config):

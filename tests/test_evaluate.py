@@ -24,7 +24,7 @@ from dicerl.envs import env_spec, make_filmed_env, make_vector_env
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.evaluate import PAPER, evaluate, with_protocol
-from dicerl.evaluator import Evaluator, play
+from dicerl.parts.evaluator import Evaluator, play
 from dicerl.scores import hns, saber
 
 KEYS = [

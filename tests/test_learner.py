@@ -15,7 +15,7 @@ from dicerl.config.presets import preset
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.learner import Learner, choose_device, schedule, total_updates
+from dicerl.parts.learner import Learner, choose_device, schedule, total_updates
 
 BURN_IN = 4
 

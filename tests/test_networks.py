@@ -16,7 +16,7 @@ from dicerl.config import Config, NetworkConfig
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
-from dicerl.learner import calibrate_scale
+from dicerl.parts.learner import calibrate_scale
 from dicerl.runtime.setup import moments
 
 ACTIONS = probe.ACTIONS

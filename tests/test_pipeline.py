@@ -24,11 +24,11 @@ from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
 from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
-from dicerl.learner import Learner
 from dicerl.metrics import read_lines
+from dicerl.parts.learner import Learner
+from dicerl.parts.sequence import Store
 from dicerl.runtime import children
 from dicerl.runtime.setup import plan
-from dicerl.sequence import Store
 
 # seconds of CPU time, but whole runs: on a crowded machine they take their time
 pytestmark = pytest.mark.timeout(900)

@@ -9,7 +9,7 @@ import probe
 from dicerl.agent.networks import Network
 from dicerl.agent.weights import Turn, Weights
 from dicerl.errors import CheckpointError
-from dicerl.learner import Learner
+from dicerl.parts.learner import Learner
 
 TRAINABLE = {"loss.critic": "casa", "loss.estimator": "drtrace", "behaviour.source": "trainable"}
 

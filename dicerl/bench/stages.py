@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl.actor import acting_policy, sample
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
-from dicerl.learner import Learner
+from dicerl.parts.actor import acting_policy, sample
+from dicerl.parts.learner import Learner
+from dicerl.parts.sequence import Arrays, allocate, schema, window_length
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
-from dicerl.sequence import Arrays, allocate, schema, window_length
 
 
 def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:

@@ -29,17 +29,17 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from dicerl import checkpoint
-from dicerl.actor import Actor, Episode
 from dicerl.agent.networks import Network
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, make_vector_env
 from dicerl.errors import DicerlError
-from dicerl.evaluator import Evaluator
-from dicerl.learner import Learner
-from dicerl.parameter_server import ParameterServer
+from dicerl.parts.actor import Actor, Episode
+from dicerl.parts.evaluator import Evaluator
+from dicerl.parts.learner import Learner
+from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.sequence import Arrays, Store, schema
 from dicerl.runtime.setup import Plan, keep_freed_memory, take_long_turns
-from dicerl.sequence import Arrays, Store, schema
 from dicerl.timing import Times
 
 HEARTBEAT = 0.5  # seconds

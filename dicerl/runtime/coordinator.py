@@ -9,11 +9,11 @@ from collections import deque
 from typing import Any
 
 from dicerl import checkpoint
-from dicerl.actor import Episode
 from dicerl.agent.behaviour import Temperatures
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.metrics import Metrics
+from dicerl.parts.actor import Episode
 from dicerl.progress import Progress
 from dicerl.run import Run, software
 

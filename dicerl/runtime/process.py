@@ -21,18 +21,19 @@ from typing import Any
 
 import cloudpickle
 
-from dicerl import checkpoint, collector
-from dicerl.actor import Episode
+from dicerl import checkpoint
 from dicerl.agent.networks import Network
 from dicerl.agent.weights import Weights
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
 from dicerl.errors import DicerlError
-from dicerl.parameter_server import ParameterServer
+from dicerl.parts import collector
+from dicerl.parts.actor import Episode
+from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.runtime.children import Shared, actor_role, evaluator_role, learner_role, start
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan
-from dicerl.sequence import Store, schema, window_length
 
 BATCHES_AHEAD = 2  # sent to a learner before it asks
 LEARNER_PATIENCE = 5.0  # times runtime.stuck_seconds: one update may take a while

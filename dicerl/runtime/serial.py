@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl import checkpoint, collector
-from dicerl.actor import Actor, Episode
+from dicerl import checkpoint
 from dicerl.agent.networks import Network
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
-from dicerl.evaluator import Evaluator
-from dicerl.learner import Learner
-from dicerl.parameter_server import ParameterServer
+from dicerl.parts import collector
+from dicerl.parts.actor import Actor, Episode
+from dicerl.parts.evaluator import Evaluator
+from dicerl.parts.learner import Learner
+from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
-from dicerl.sequence import Arrays, Store, schema, window_length
 from dicerl.timing import Times
 
 COUNTS = ("received", "served", "served_again", "retired")  # of the collector

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from dicerl.agent.networks import Network
-from dicerl.collector import default_capacity
 from dicerl.config import Config, get, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env, require_finite
 from dicerl.errors import ConfigError
-from dicerl.learner import calibrate_scale, choose_device, total_updates
-from dicerl.sequence import schema, window_bytes, window_length
+from dicerl.parts.collector import default_capacity
+from dicerl.parts.learner import calibrate_scale, choose_device, total_updates
+from dicerl.parts.sequence import schema, window_bytes, window_length
 
 LEARNERS = 2  # at most, where the machine chooses: a gradient is that many updates late, less one
 ENVS_AN_ACTOR = 8  # at least, where the machine chooses

@@ -19,7 +19,7 @@ from dicerl.config import Config, seeding
 from dicerl.core import critic, family, losses, policy, targets
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.sequence import Arrays, schema
+from dicerl.parts.sequence import Arrays, schema
 
 Scaling = tuple[float | Tensor, float | Tensor]  # alpha and beta, each for all sequences or [B]
 

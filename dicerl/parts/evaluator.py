@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dicerl.actor import acting_policy, sample
 from dicerl.agent.behaviour import Region, draw_behaviour
 from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
+from dicerl.parts.actor import acting_policy, sample
 
 
 def summarise(returns: np.ndarray) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dicerl.config import Config
 from dicerl.core import family, policy
 from dicerl.core.reward import shape_reward
 from dicerl.envs import VectorEnv, require_finite
-from dicerl.sequence import Arrays, Schema, allocate, window_length
+from dicerl.parts.sequence import Arrays, Schema, allocate, window_length
 from dicerl.timing import Times
 
 
