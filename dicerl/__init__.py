@@ -7,7 +7,7 @@ if TYPE_CHECKING:  # what editors and type checkers see of the names below
     from dicerl.config import Config
     from dicerl.config.presets import preset
     from dicerl.errors import DicerlError
-    from dicerl.run import Run
+    from dicerl.records.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["Agent", "Config", "DicerlError", "Run", "load_agent", "preset", "resume", "train"]
@@ -16,7 +16,7 @@ _HOME = {
     "Agent": "api",
     "Config": "config",
     "DicerlError": "errors",
-    "Run": "run",
+    "Run": "records.run",
     "load_agent": "api",
     "preset": "config.presets",
     "resume": "api",

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl import checkpoint
 from dicerl.agent.behaviour import Region, Temperatures, draw_behaviour
 from dicerl.agent.networks import Network
 from dicerl.config import Config, validate
@@ -20,8 +19,9 @@ from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
 from dicerl.parts.actor import acting_policy, sample
-from dicerl.progress import Progress
-from dicerl.run import Run
+from dicerl.records import checkpoint
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, amount, build_network, plan, prepare_network
 

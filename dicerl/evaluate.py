@@ -17,7 +17,7 @@ from dicerl.errors import ConfigError, DicerlError, nearest
 
 if TYPE_CHECKING:
     from dicerl.envs import MakeEnv
-    from dicerl.run import Run
+    from dicerl.records.run import Run
 
 # The fields of the paper's evaluation protocol are the config's defaults, whatever the run was
 # trained with.
@@ -167,7 +167,7 @@ def evaluate(
     from dicerl.core.family import PARAMETERS
     from dicerl.envs import make_filmed_env, make_vector_env
     from dicerl.parts.evaluator import Step, parameters, play, summarise
-    from dicerl.progress import Bar
+    from dicerl.records.progress import Bar
 
     run, folder = find(path, checkpoint, quiet)
     agent = load_agent(folder, make_env)
@@ -310,7 +310,7 @@ def title(parameter: str) -> str:
 
 def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:
     """A run and one of its checkpoints."""
-    from dicerl.run import Run
+    from dicerl.records.run import Run
 
     path = Path(path)
     if path.parent.name == "checkpoints":

@@ -12,9 +12,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import dicerl
-from dicerl import checkpoint
 from dicerl.errors import CheckpointError, ConfigError, DicerlError
-from dicerl.metrics import read_lines
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
 
 
 def debug(directory, **changes):

@@ -21,8 +21,8 @@ from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
 from dicerl.bench.stages import _played, stages
 from dicerl.bench.whole import Stopwatch, updates_a_line
-from dicerl.checkpoint import checkpoints_of
 from dicerl.envs import EnvSpec, env_spec, make_vector_env
+from dicerl.records.checkpoint import checkpoints_of
 from dicerl.runtime import setup
 from runs import one_line
 

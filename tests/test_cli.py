@@ -19,15 +19,16 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import dicerl
-from dicerl import checkpoint, cli
+from dicerl import cli
 from dicerl.agent.networks import Network
 from dicerl.config import Config, fields_of, get
 from dicerl.config.presets import VARIANTS
 from dicerl.envs import EnvSpec
-from dicerl.metrics import read_lines
 from dicerl.parts import learner
 from dicerl.parts.evaluator import Evaluator
-from dicerl.run import Run
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from dicerl.records.run import Run
 from runs import one_line
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))

@@ -22,7 +22,7 @@ from dicerl.envs.base import EnvSpec
 from dicerl.parts.collector import Collector, build, default_capacity
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, allocate, schema, window_bytes, window_length
-from dicerl.run import Run
+from dicerl.records.run import Run
 from dicerl.runtime.setup import amount, plan
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dicerl
-from dicerl import checkpoint, video
+from dicerl import video
 from dicerl.agent.networks import Network
 from dicerl.config import get
 from dicerl.envs import env_spec, make_filmed_env, make_vector_env
@@ -25,6 +25,7 @@ from dicerl.envs.gym import GymEnv, maker
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.evaluate import PAPER, evaluate, with_protocol
 from dicerl.parts.evaluator import Evaluator, play
+from dicerl.records import checkpoint
 from dicerl.scores import hns, saber
 
 KEYS = [

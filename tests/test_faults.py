@@ -22,10 +22,11 @@ from pathlib import Path
 
 import pytest
 
-from dicerl import checkpoint, cli
+from dicerl import cli
 from dicerl.errors import DicerlError
-from dicerl.metrics import read_lines
-from dicerl.run import Run
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from dicerl.records.run import Run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dicerl.errors import DicerlError
-from dicerl.metrics import Metrics, read_lines
+from dicerl.records.metrics import Metrics, read_lines
 
 COUNTERS = {"agent_steps": 0, "frames": 0, "updates": 0}
 

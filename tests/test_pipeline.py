@@ -17,16 +17,16 @@ import torch
 
 import probe
 import reference as slow
-from dicerl import checkpoint
 from dicerl.agent.networks import Network
 from dicerl.api import train
 from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
 from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
-from dicerl.metrics import read_lines
 from dicerl.parts.learner import Learner
 from dicerl.parts.sequence import Store
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
 from dicerl.runtime import children
 from dicerl.runtime.setup import plan
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from dicerl import cli
 from dicerl.core.bandit import x_from_inv_temperature
+from dicerl.records.run import Run, in_use, software
 from dicerl.report import data, figures, maps
 from dicerl.report.compare import PALETTE, colour, groups
 from dicerl.report.dashboard import is_loopback, make_server
@@ -31,7 +32,6 @@ from dicerl.report.data import RunData, find_runs
 from dicerl.report.jsonl import LIMIT, Thinned, parse_lines
 from dicerl.report.report import EMBEDDED, write_report
 from dicerl.report.sections import payload, sections
-from dicerl.run import Run, in_use, software
 from dicerl.scores import SYSTEMS, hns
 from runs import append, line, make_run
 

@@ -16,7 +16,7 @@ import dicerl.scores
 from dicerl.config.presets import preset
 from dicerl.envs.atari import ATARI_57
 from dicerl.errors import DicerlError
-from dicerl.run import Run
+from dicerl.records.run import Run
 from dicerl.scores import hns, reference_scores, saber, summary
 from dicerl.scores.own import own_scores
 from dicerl.scores.table import build

@@ -19,11 +19,11 @@ import torch
 import dicerl
 import probe
 from dicerl.api import resume, train
-from dicerl.checkpoint import checkpoints_of
 from dicerl.cli import main
 from dicerl.config.presets import preset
-from dicerl.metrics import read_lines
-from dicerl.run import Run
+from dicerl.records.checkpoint import checkpoints_of
+from dicerl.records.metrics import read_lines
+from dicerl.records.run import Run
 
 # seconds of CPU time, but whole runs: on a crowded machine they take their time
 pytestmark = pytest.mark.timeout(900)

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dicerl import checkpoint, cli
+from dicerl import cli
 from dicerl.errors import DicerlError
-from dicerl.metrics import read_lines
-from dicerl.run import Run, in_use
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from dicerl.records.run import Run, in_use
 from dicerl.scores import hns
 from dicerl.scores.statistics import interval, iqm, mean, median, probability_of_improvement
 from dicerl.suite import state
@@ -251,7 +252,7 @@ def test_a_run_with_another_configuration_is_not_taken_for_this_one(call, tmp_pa
 
 
 def test_one_suite_at_a_time(call, tmp_path):
-    from dicerl.run import hold
+    from dicerl.records.run import hold
 
     (tmp_path / "s").mkdir()
     held = hold(tmp_path / "s" / "suite.lock")

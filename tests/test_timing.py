@@ -2,7 +2,7 @@
 
 import pytest
 
-from dicerl.timing import Times
+from dicerl.records.timing import Times
 
 
 def test_what_is_timed_inside_another_is_not_the_other_s(clock):

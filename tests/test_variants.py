@@ -14,7 +14,7 @@ from dicerl.cli import main
 from dicerl.config import from_dict
 from dicerl.config.presets import VARIANTS, preset
 from dicerl.core.family import PARAMETERS
-from dicerl.metrics import read_lines
+from dicerl.records.metrics import read_lines
 
 pytestmark = pytest.mark.timeout(600)
 

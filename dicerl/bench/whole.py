@@ -12,9 +12,9 @@ from dicerl.api import run_to_end
 from dicerl.bench.memory import Watch
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
-from dicerl.metrics import read_lines
-from dicerl.progress import Progress
-from dicerl.run import Run
+from dicerl.records.metrics import read_lines
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run
 from dicerl.runtime.setup import Plan, prepare_network
 
 # Of a train line: fractions of the actors' and of the learner's time, and how far the two are

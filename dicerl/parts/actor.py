@@ -20,7 +20,7 @@ from dicerl.core import family, policy
 from dicerl.core.reward import shape_reward
 from dicerl.envs import VectorEnv, require_finite
 from dicerl.parts.sequence import Arrays, Schema, allocate, window_length
-from dicerl.timing import Times
+from dicerl.records.timing import Times
 
 
 class Episode(NamedTuple):

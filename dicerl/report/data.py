@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dicerl import checkpoint
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
+from dicerl.records import checkpoint
+from dicerl.records.run import in_use
 from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
-from dicerl.run import in_use
 
 MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
 

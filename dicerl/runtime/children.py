@@ -28,7 +28,6 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from dicerl import checkpoint
 from dicerl.agent.networks import Network
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
@@ -39,8 +38,9 @@ from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store, schema
+from dicerl.records import checkpoint
+from dicerl.records.timing import Times
 from dicerl.runtime.setup import Plan, keep_freed_memory, take_long_turns
-from dicerl.timing import Times
 
 HEARTBEAT = 0.5  # seconds
 TIMES_EVERY = 0.25  # seconds between an actor's words on where its time went

@@ -8,14 +8,14 @@ import time
 from collections import deque
 from typing import Any
 
-from dicerl import checkpoint
 from dicerl.agent.behaviour import Temperatures
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
-from dicerl.metrics import Metrics
 from dicerl.parts.actor import Episode
-from dicerl.progress import Progress
-from dicerl.run import Run, software
+from dicerl.records import checkpoint
+from dicerl.records.metrics import Metrics
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run, software
 
 RECENT = 100  # episodes behind "recent return"
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import cloudpickle
 
-from dicerl import checkpoint
 from dicerl.agent.networks import Network
 from dicerl.agent.weights import Weights
 from dicerl.config import Config
@@ -31,6 +30,7 @@ from dicerl.parts import collector
 from dicerl.parts.actor import Episode
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
+from dicerl.records import checkpoint
 from dicerl.runtime.children import Shared, actor_role, evaluator_role, learner_role, start
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan

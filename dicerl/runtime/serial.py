@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl import checkpoint
 from dicerl.agent.networks import Network
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
@@ -27,9 +26,10 @@ from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store, schema, window_length
+from dicerl.records import checkpoint
+from dicerl.records.timing import Times
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
-from dicerl.timing import Times
 
 COUNTS = ("received", "served", "served_again", "retired")  # of the collector
 

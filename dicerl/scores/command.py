@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(data))
         return 0
 
-    from dicerl.progress import output
+    from dicerl.records.progress import output
     from dicerl.scores import render
 
     if args.csv:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dicerl.config import Config, from_dict
 from dicerl.errors import DicerlError
-from dicerl.metrics import read_lines
+from dicerl.records.metrics import read_lines
 from dicerl.scores.reference import table_name
 
 Own = dict[str, dict[str, list[float]]]  # {column: {game: the scores of its runs}}

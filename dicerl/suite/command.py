@@ -79,8 +79,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from dicerl.envs import env_spec
     from dicerl.errors import DicerlError
-    from dicerl.progress import output
-    from dicerl.run import hold
+    from dicerl.records.progress import output
+    from dicerl.records.run import hold
     from dicerl.suite import results, show, state
     from dicerl.suite.plan import make_plan
     from dicerl.suite.scheduler import Scheduler, default_jobs

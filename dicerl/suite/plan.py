@@ -13,7 +13,7 @@ from typing import Any
 from dicerl.config import Config, fields_of, override, validate
 from dicerl.config.presets import preset, preset_for
 from dicerl.errors import ConfigError, DicerlError, nearest
-from dicerl.run import run_name
+from dicerl.records.run import run_name
 from dicerl.suite import FIXED
 
 KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config")

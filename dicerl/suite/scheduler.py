@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dicerl.errors import DicerlError
-from dicerl.run import in_use
+from dicerl.records.run import in_use
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
 

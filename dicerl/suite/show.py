@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from dicerl.progress import duration, number
+from dicerl.records.progress import duration, number
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
 

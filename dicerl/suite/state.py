@@ -11,7 +11,7 @@ from typing import Any
 
 from dicerl.config import fields_of, get
 from dicerl.errors import CheckpointError, DicerlError
-from dicerl.run import Run
+from dicerl.records.run import Run
 from dicerl.scores.own import newest_evaluation
 from dicerl.suite.plan import SuiteRun
 

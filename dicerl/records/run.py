@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from dicerl import __version__, checkpoint
+from dicerl import __version__
 from dicerl.config import Config, from_dict, validate
 from dicerl.errors import ConfigError, DicerlError
+from dicerl.records import checkpoint
 
 HOLD_SECONDS = 0.5  # in which a lock must be had
 
@@ -160,7 +161,7 @@ def software() -> dict[str, str]:
     """What code a run was made with: the version, and the commit where the package stands in its
     own git repository.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
 
     def git(*args: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(package), *args]
