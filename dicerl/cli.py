@@ -10,13 +10,14 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from dicerl import __version__, evaluate
+from dicerl import __version__
 from dicerl.bench import command as bench
 from dicerl.config import Config, override, validate
 from dicerl.config.options import HIDDEN as HIDDEN
 from dicerl.config.options import add_fields, given_fields
 from dicerl.config.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset, preset_for
 from dicerl.errors import DicerlError, nearest
+from dicerl.evaluate import evaluate
 from dicerl.report import dashboard, report
 from dicerl.scores import command as scores
 from dicerl.suite import command as suite

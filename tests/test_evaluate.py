@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dicerl
-from dicerl import video
 from dicerl.agent.networks import Network
 from dicerl.config import get
 from dicerl.envs import env_spec, make_filmed_env, make_vector_env
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.evaluate import PAPER, evaluate, with_protocol
+from dicerl.evaluate import video
+from dicerl.evaluate.evaluate import PAPER, evaluate, with_protocol
 from dicerl.parts.evaluator import Evaluator, play
 from dicerl.records import checkpoint
 from dicerl.scores import hns, saber

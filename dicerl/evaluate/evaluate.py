@@ -192,7 +192,7 @@ def evaluate(
         if video is None:
             env = make_vector_env(config, episodes, make_env)
         else:
-            from dicerl.video import Film
+            from dicerl.evaluate.video import Film
 
             file = Path(video) if video else run.directory / "videos" / f"{folder.name}.mp4"
             env = filmed = make_filmed_env(config, episodes, make_env)

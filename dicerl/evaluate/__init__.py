@@ -1,0 +1,1 @@
+"""``dicerl evaluate``: episodes of a checkpoint, and a film of one of them."""
