@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicerl.config import (
+from dicerl.config.config import (
     _RANGES,
     Config,
     describe_type,

@@ -1,1 +1,1 @@
-"""The paper's boxes: Actor, Data Collector, Learner, Parameter Server; beside them the Evaluator."""
+"""The paper's boxes: Actor, Data Collector, Learner, Parameter Server; and the Evaluator."""
