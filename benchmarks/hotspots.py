@@ -28,9 +28,9 @@ DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process"]
 # Functions under which everything is the work itself.
 WORK = {
     "environment": ("step (dicerl/envs/",),
-    "inference": ("acting_policy (dicerl/actor.py", "sample (dicerl/actor.py"),
+    "inference": ("step (dicerl/agent/actor_critic.py", "sample (dicerl/agent/actor_critic.py"),
     # the latter in threads of its own
-    "training": ("update (dicerl/learner.py", "work (dicerl/learner.py"),
+    "training": ("update (dicerl/parts/learner.py", "work (dicerl/parts/learner.py"),
 }
 FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 

@@ -44,30 +44,23 @@ def plain_loop(seconds: float) -> float:
     import numpy as np
     import torch
 
+    from dicerl.agent.actor_critic import sample
     from dicerl.config.presets import preset
     from dicerl.envs import env_spec
-    from dicerl.parts.actor import acting_policy, sample
-    from dicerl.runtime.setup import build_network
+    from dicerl.runtime.setup import build_model
 
     torch.set_num_threads(1)
     config = preset("classic", env__id="CartPole-v1")
     env = gymnasium.make(config.env.id)
-    network, rng = build_network(config, env_spec(config)), np.random.default_rng(0)
+    model, rng = build_model(config, env_spec(config)), np.random.default_rng(0)
     observation, _ = env.reset(seed=0)
     behaviour, none = np.full((1, 1), 10.0, np.float32), np.zeros(1, np.float32)
-    state, count, start = network.initial_state(1), 0, time.perf_counter()
+    state, count, start = model.initial_state(1), 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        log_pi, out, _ = acting_policy(
-            config,
-            network,
-            observation[None].astype(np.float32),
-            state,
-            none.astype(np.int64),
-            none,
-            behaviour,
-        )
-        state = out.state
-        observation, _, terminated, truncated, _ = env.step(int(sample(log_pi, rng)[0]))
+        seen = observation[None].astype(np.float32)
+        step = model.step(seen, state, none.astype(np.int64), none, behaviour)
+        state = step.state
+        observation, _, terminated, truncated, _ = env.step(int(sample(step.log_pi, rng)[0]))
         count += 1
         if terminated or truncated:
             observation, _ = env.reset()

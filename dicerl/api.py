@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl.agent.behaviour import Region, Temperatures, draw_behaviour
+from dicerl.agent.actor_critic import ActorCritic, sample
+from dicerl.agent.behaviour import Behaviours, Region
 from dicerl.agent.networks import Network
 from dicerl.config import Config, validate
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
-from dicerl.parts.actor import acting_policy, sample
 from dicerl.records import checkpoint
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, amount, build_network, plan, prepare_network
+from dicerl.runtime.setup import Plan, amount, build_model, plan, prepare_model
 
 OnBatch = Callable[..., None]  # (learner, batch)
 
@@ -46,8 +46,8 @@ def train(
         config = config.replace(**{"env.id": callable_id(make_env)})
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
-    network = prepare_network(config, spec, make_env)
-    return run_to_end(Run.create(config), spec, machine, network, make_env, None, quiet, on_batch)
+    model = prepare_model(config, spec, make_env)
+    return run_to_end(Run.create(config), spec, machine, model, make_env, None, quiet, on_batch)
 
 
 def resume(
@@ -71,7 +71,7 @@ def resume(
             run,
             spec,
             machine,
-            prepare_network(run.config, spec, make_env),
+            prepare_model(run.config, spec, make_env),
             make_env,
             None,
             quiet,
@@ -84,18 +84,16 @@ def resume(
         progress.say(line)
 
     start = run.newest_checkpoint(passed_over)
-    network = build_network(run.config, spec)
-    load_network(network, start[0])
-    return run_to_end(
-        run, spec, machine, network, make_env, start, quiet, on_batch, damaged=damaged
-    )
+    model = build_model(run.config, spec)
+    load_network(model.network, start[0])
+    return run_to_end(run, spec, machine, model, make_env, start, quiet, on_batch, damaged=damaged)
 
 
 def run_to_end(
     run: Run,
     spec: EnvSpec,
     machine: Plan,
-    network: Network,
+    model: ActorCritic,
     make_env: MakeEnv | None,
     start: tuple[Path, dict[str, Any]] | None,
     quiet: bool,
@@ -108,7 +106,7 @@ def run_to_end(
     progress = progress or Progress(
         f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet
     )
-    for line in describe(config, spec, machine, network, run):
+    for line in describe(config, spec, machine, model.network, run):
         progress.say(line)
     coordinator = Coordinator(
         config,
@@ -143,7 +141,7 @@ def run_to_end(
                 config,
                 spec,
                 machine,
-                network,
+                model,
                 coordinator,
                 make_env,
                 start,
@@ -243,17 +241,20 @@ def load_network(network: Network, path: Path) -> None:
 class Agent:
     """A trained network that acts. ``act`` takes one observation or a batch of them."""
 
-    def __init__(
-        self, config: Config, spec: EnvSpec, network: Network, region: Region, seed: int = 0
-    ) -> None:
-        self.config, self.spec, self.network, self.region = config, spec, network.eval(), region
+    def __init__(self, model: ActorCritic, region: Region, seed: int = 0) -> None:
+        self.config, self.spec, self.model, self.region = model.config, model.spec, model, region
+        model.network.eval()
         self._rng = np.random.default_rng(seed)
         self._behaviour = np.zeros((0, len(region)), np.float32)  # of the episode under way
 
-    def initial_state(self, batch: int = 1) -> torch.Tensor:
-        return self.network.initial_state(batch)
+    @property
+    def network(self) -> Network:
+        return self.model.network
 
-    @torch.inference_mode()
+    def initial_state(self, batch: int = 1) -> torch.Tensor:
+        """The recurrent state of ``batch`` episodes that begin.    [2, batch, H]"""
+        return self.model.initial_state(batch)
+
     def act(
         self,
         observation: np.ndarray,
@@ -266,57 +267,54 @@ class Agent:
         given, its tau is then drawn from the bandits' best region and kept for the episode.
         """
         single = np.ndim(observation) == len(self.spec.observation_shape)
-        batch = (
-            np.ascontiguousarray(observation, self.spec.observation_dtype)[None]
-            if single
-            else np.ascontiguousarray(observation, self.spec.observation_dtype)
-        )
+        batch = np.ascontiguousarray(observation, self.spec.observation_dtype)
+        batch = batch[None] if single else batch
         if batch.shape[1:] != self.spec.observation_shape:
             raise DicerlError(
                 f"an observation has shape {np.shape(observation)}; {self.spec.name} gives"
                 f" {self.spec.observation_shape}"
             )
-        n = len(batch)
         if self.config.network.last_action_reward:
             raise DicerlError(
                 "this network also takes the last action and reward, which act is not given; call"
-                " network.unroll"
+                " model.step"
             )
-        if greedy:  # a conditioned network is told the middle of the best region
-            middle = [((low + high) / 2,) * 2 for low, high in self.region]
-            behaviour = draw_behaviour(self.config, middle, np.random.default_rng(0), n)
-        else:
-            if state is None or len(self._behaviour) != n:
-                self._behaviour = draw_behaviour(self.config, self.region, self._rng, n)
-            behaviour = self._behaviour
-        behaviour = self.network.own_inv_temperature(behaviour)
+        n = len(batch)
+        nothing = np.zeros(n, np.float32)
+        step = self.model.step(
+            batch,
+            self.initial_state(n) if state is None else state,
+            nothing,
+            nothing,
+            self._choose(n, state is None, inv_temperature, greedy),
+            as_given=True,
+        )
+        chosen = step.greedy() if greedy else sample(step.log_pi, self._rng)
+        action = chosen + self.spec.first_action
+        return (int(action[0]) if single else action), step.state
+
+    def _choose(
+        self, n: int, begins: bool, inv_temperature: float | np.ndarray | None, greedy: bool
+    ) -> np.ndarray:
+        """The behaviour of n episodes, [n, numbers]."""
         if inv_temperature is not None:
             if PARAMETERS[self.config.behaviour.family] != ("inv_temperature",):
                 raise DicerlError(
                     f"inv_temperature is {inv_temperature}, but this agent's family is"
                     f" {self.config.behaviour.family}; leave it out"
                 )
-            behaviour = np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))[
-                :, None
-            ].copy()
-            if not np.isfinite(behaviour).all() or (behaviour < 0).any():
+            given = np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))[:, None].copy()
+            if not np.isfinite(given).all() or (given < 0).any():
                 raise DicerlError(
                     f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite"
                 )
-        nothing = np.zeros(n, np.float32)
-        log_pi, out, _ = acting_policy(
-            self.config,
-            self.network,
-            batch,
-            self.initial_state(n) if state is None else state,
-            nothing,
-            nothing,
-            behaviour,
-        )
-        action = (
-            out.advantage[0].argmax(-1).cpu().numpy() if greedy else sample(log_pi, self._rng)
-        ) + self.spec.first_action
-        return (int(action[0]) if single else action), out.state
+            return given
+        if greedy:  # a conditioned network is told the middle of the best region
+            middle = [((low + high) / 2,) * 2 for low, high in self.region]
+            return self.model.draw(middle, np.random.default_rng(0), n)
+        if begins or len(self._behaviour) != n:
+            self._behaviour = self.model.draw(self.region, self._rng, n)
+        return self._behaviour
 
 
 def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = None) -> Agent:
@@ -332,8 +330,8 @@ def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = N
         run = Run.open(path)
         found = run.newest_checkpoint()
     spec = env_spec(run.config, make_env)
-    network = build_network(run.config, spec)
-    load_network(network, found[0])
-    temperatures = Temperatures(run.config, len(found[1]["temperatures"]["votes"]))
-    temperatures.load_state_dict(found[1]["temperatures"])
-    return Agent(run.config, spec, network, temperatures.evaluation_region())
+    model = build_model(run.config, spec)
+    load_network(model.network, found[0])
+    behaviours = Behaviours(run.config, len(found[1]["temperatures"]["votes"]))
+    behaviours.load_state_dict(found[1]["temperatures"])
+    return Agent(model, behaviours.evaluation_region())

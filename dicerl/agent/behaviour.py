@@ -1,15 +1,15 @@
-"""Where an episode's temperature comes from: the bandits' vote, a fixed value, or the vote's
-initial distribution.
+"""What an episode draws, its behaviour: 1/tau, or what the other families of core/family.py have
+(eps, or two temperatures and a weight).
 
-The same for the other families of core/family.py, whose episodes draw eps, or two temperatures and
-a weight. A vote is always kept and updated, even where it is never sampled, so that "best region"
-means the same for every variant (SPEC 4).
+It comes from the bandits' vote, a fixed value, or the vote's initial distribution. A vote is always
+kept and updated, even where it is never sampled, so that "best region" means the same for every
+variant (SPEC 4).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,18 +17,29 @@ from dicerl.config import Config, seeding
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote, JointVote
 
-Region = list[tuple[float, float]]  # [low, high) in x of each parameter of the family
+Region = list[tuple[float, float]]  # [low, high) in x of each number of the family
 
 
-class Temperatures:
+class Behaviour(NamedTuple):
+    """What one episode draws. The vote is taught x as it was drawn: the value goes through float32
+    on its way, and its x could fall into the neighbouring tile.
+    """
+
+    x: tuple[float, ...]  # where the bandits search
+    values: tuple[float, ...]  # what the policy takes: 1/tau, or the numbers of its family
+
+
+class Behaviours:
+    """Behaviours for the episodes of a run, and the vote that learns from their returns."""
+
     def __init__(self, config: Config, num_actors: int) -> None:
-        self.behaviour = config.behaviour
-        self.parameters = family.PARAMETERS[config.behaviour.family]
+        self.config = config.behaviour
+        self.names = family.PARAMETERS[config.behaviour.family]
         bandit = config.bandit
         self._per_actor = bandit.scope == "actor"
 
         def vote(key: int, dimension: int) -> BanditVote:
-            right = family.largest_x(self.parameters[dimension], bandit.max_inv_temperature)
+            right = family.largest_x(self.names[dimension], bandit.max_inv_temperature)
             return BanditVote(
                 num_bandits=bandit.num_bandits,
                 right=right,
@@ -44,76 +55,68 @@ class Temperatures:
             )
 
         def joint(key: int) -> JointVote:
-            return JointVote([vote(key, dimension) for dimension in range(len(self.parameters))])
+            return JointVote([vote(key, dimension) for dimension in range(len(self.names))])
 
         self.votes = [joint(i) for i in range(num_actors if self._per_actor else 1)]
+        self._fixed = self.fixed()
         # never updated: the initial distribution
         self._initial = [joint(i) for i in range(len(self.votes))]
 
     def _index(self, actor: int) -> int:
         return actor if self._per_actor else 0
 
-    def fixed(self) -> tuple[float, ...] | None:
+    def fixed(self) -> Behaviour | None:
         """The one behaviour of every episode, where there is only one (a trainable temperature is
         the network's own).
         """
-        if self.behaviour.source in ("bandit", "distribution"):
+        if self.config.source in ("bandit", "distribution"):
             return None
-        if self.behaviour.family == "mixture":
-            return self.behaviour.mixture
-        return (
-            (
-                self.behaviour.epsilon
-                if self.behaviour.family == "epsilon"
-                else self.behaviour.inv_temperature
-            ),
+        if self.config.family == "mixture":
+            return self._of_values(self.config.mixture)
+        if self.config.family == "epsilon":
+            return self._of_values((self.config.epsilon,))
+        return self._of_values((self.config.inv_temperature,))
+
+    def _of_values(self, values: tuple[float, ...]) -> Behaviour:
+        pairs = zip(self.names, values, strict=True)
+        return Behaviour(tuple(float(family.to_x(name, value)) for name, value in pairs), values)
+
+    def next(self, actor: int = 0) -> Behaviour:
+        """Of this actor's next episode."""
+        if self._fixed is not None:
+            return self._fixed
+        votes = self.votes if self.config.source == "bandit" else self._initial
+        x = family.ordered(self.config.family, votes[self._index(actor)].sample())
+        pairs = zip(self.names, x, strict=True)
+        return Behaviour(
+            tuple(x), tuple(float(family.from_x(name, value)) for name, value in pairs)
         )
 
-    def next(self, actor: int = 0) -> tuple[float, ...]:
-        """1/tau of the next episode, or what its family has."""
-        fixed = self.fixed()
-        if fixed is not None:
-            return fixed
-        votes = self.votes if self.behaviour.source == "bandit" else self._initial
-        x = family.ordered(self.behaviour.family, votes[self._index(actor)].sample())
-        return tuple(
-            float(family.from_x(name, value))
-            for name, value in zip(self.parameters, x, strict=True)
-        )
-
-    def update(self, behaviour: tuple[float, ...], episode_return: float, actor: int = 0) -> None:
+    def update(self, behaviour: Behaviour, episode_return: float, actor: int = 0) -> None:
         """An episode with this behaviour had this raw return."""
-        x = [
-            float(family.to_x(name, value))
-            for name, value in zip(self.parameters, behaviour, strict=True)
-        ]
-        self.votes[self._index(actor)].update(x, episode_return)
+        if self.config.source == "trainable":  # nobody drew it: the network's own, as it acted
+            behaviour = self._of_values(behaviour.values)
+        self.votes[self._index(actor)].update(behaviour.x, episode_return)
 
     def best_region(self) -> Region:
-        """[low, high) in x of each parameter; over all votes where each actor has its own."""
+        """[low, high) in x of each number; over all votes where each actor has its own."""
         if len(self.votes) == 1:
             return self.votes[0].best_region()
-        return [
-            _best_of([joint.votes[i] for joint in self.votes]) for i in range(len(self.parameters))
-        ]
+        return [_best_of([joint.votes[i] for joint in self.votes]) for i in range(len(self.names))]
 
     def evaluation_region(self) -> Region:
         """Evaluation episodes draw from here: inside the best region, or the fixed value itself."""
-        fixed = self.fixed()
-        if fixed is None:
+        if self._fixed is None:
             return self.best_region()
-        x = [
-            float(family.to_x(name, value))
-            for name, value in zip(self.parameters, fixed, strict=True)
-        ]
-        return [(value, value) for value in x]
+        return [(x, x) for x in self._fixed.x]
 
     def favoured(self) -> dict[str, tuple[float, float]]:
-        """The best region in each parameter's own units: {"inv_temperature": (low, high)}."""
-        return {
-            name: tuple(sorted(float(family.from_x(name, x)) for x in region))  # type: ignore[misc]
-            for name, region in zip(self.parameters, self.best_region(), strict=True)
-        }
+        """The best region in each number's own units: {"inv_temperature": (low, high)}."""
+        favoured = {}
+        for name, region in zip(self.names, self.best_region(), strict=True):
+            one, other = (float(family.from_x(name, x)) for x in region)
+            favoured[name] = min(one, other), max(one, other)  # eps falls where x rises
+        return favoured
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -140,13 +143,12 @@ def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
 def draw_behaviour(
     config: Config, region: Region, rng: np.random.Generator, count: int
 ) -> np.ndarray:
-    """The behaviour of ``count`` episodes, uniformly in x inside a region.
-    [count, parameters]
+    """The values of ``count`` episodes' behaviours, uniformly in x inside a region.
+    [count, numbers of the family]
     """
     name = config.behaviour.family
     x = np.stack([rng.uniform(low, high, count) for low, high in region], 1)
     if name == "mixture":
         x[:, :2].sort(axis=1)
-    return np.stack(
-        [family.from_x(p, x[:, i]) for i, p in enumerate(family.PARAMETERS[name])], 1
-    ).astype(np.float32)
+    values = [family.from_x(number, x[:, i]) for i, number in enumerate(family.PARAMETERS[name])]
+    return np.stack(values, 1).astype(np.float32)

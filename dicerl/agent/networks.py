@@ -8,15 +8,14 @@ they are versioned, pushed and saved with the parameters.
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dicerl.agent import lstm, weights
+from dicerl.agent import lstm
 from dicerl.config import Config
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
@@ -164,23 +163,6 @@ class Network(nn.Module):
             with torch.no_grad():  # remember by default: gates i, f, g, o
                 bias = self.lstm.all_weights[0][2]  # W_ih, W_hh, b_ih, b_hh
                 bias[config.lstm : 2 * config.lstm] = config.forget_bias
-        self.flat, self.layout, self.num_trained = weights.flatten(self)  # all of it as one vector
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Network:
-        """Moving a module to a device takes its tensors apart."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.flat, self.layout, self.num_trained = weights.flatten(self)
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Network:
-        """A copy's tensors would no longer lie in its vector."""
-        new = self.__class__.__new__(self.__class__)
-        memo[id(self)] = new
-        new.__dict__.update(
-            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
-        )
-        new.flat, new.layout, new.num_trained = weights.flatten(new)
-        return new
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -285,16 +267,15 @@ class Network(nn.Module):
             x = torch.cat([y, x], -1) if self.config.skip else y
         return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, x, state)
 
-    def dynamics(self, out: Output, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Of T + 1 steps: the torso's features at t + 1 as foretold from h_t and a_t, and the
-        logits of a_t from the features at t and t + 1.
-        [T, B] -> [T, B, F], [T, B, A]
+    def dynamics(self, hidden: Tensor, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """The torso's features at t + 1 as predicted from h_t and a_t, and the logits of a_t from
+        the features at t and t + 1.    [T + 1, B, H], [T + 1, B, F], [T, B] -> [T, B, F], [T, B, A]
         """
         assert self.forward_model is not None
         assert self.inverse_model is not None
-        taken = nn.functional.one_hot(action, self.num_actions).to(out.hidden.dtype)
-        foretold = self.forward_model(torch.cat([out.hidden[:-1], taken], -1))
-        return foretold, self.inverse_model(torch.cat([out.features[:-1], out.features[1:]], -1))
+        taken = nn.functional.one_hot(action, self.num_actions).to(hidden.dtype)
+        predicted = self.forward_model(torch.cat([hidden[:-1], taken], -1))
+        return predicted, self.inverse_model(torch.cat([features[:-1], features[1:]], -1))
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
         """torch's fused LSTM where no episode starts; with resets our own. A single step without
@@ -324,12 +305,6 @@ class Network(nn.Module):
         )
         self.input_inv_deviation.copy_(1.0 / spread)
         self.input_offset.copy_(-self.inputs(mean.unsqueeze(0)) / spread)
-
-    def own_inv_temperature(self, behaviour: np.ndarray) -> np.ndarray:
-        """``behaviour`` [N, 1], or where 1/tau is trainable that of the network in its place."""
-        if self.log_inv_temperature is None:
-            return behaviour
-        return np.full_like(behaviour, self.log_inv_temperature.detach().exp().item())
 
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())

@@ -11,6 +11,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import NamedTuple
 
 import torch
 import torch.multiprocessing as mp
@@ -20,26 +21,51 @@ from dicerl.errors import CheckpointError
 
 ALIGNED = 16  # floats: every tensor starts at a multiple of 64 bytes
 
-Layout = dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]  # name: (offset, shape, strides)
+
+class Place(NamedTuple):
+    """Where a tensor lies in the vector."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
-def layout(network: nn.Module) -> tuple[Layout, int, int]:
-    """Where each tensor lies in the vector, parameters first; how many entries the parameters take,
-    and how many there are.
+Layout = dict[str, Place]  # by name, parameters first
+
+
+class Flat:
+    """A network as one vector: its parameters and buffers become views into it.
+
+    ``vector`` holds ``num_trained`` entries of parameters, then the buffers. Moving the network to
+    another device takes its tensors apart again; make a new Flat of it then.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layout, self.num_trained, size = _layout(network)
+        self.vector = torch.zeros(size, device=next(network.parameters()).device)
+        with torch.no_grad():
+            for name, x in (*network.named_parameters(), *network.named_buffers()):
+                home = self[name]
+                home.copy_(x)
+                x.data = home
+
+    def __getitem__(self, name: str) -> Tensor:
+        return view(self.vector, self.layout, name)
+
+
+def _layout(network: nn.Module) -> tuple[Layout, int, int]:
+    """(the layout, entries that the parameters take, all entries).
 
     Kernels of convolutions lie channels last, as they are used.
     """
-    places: Layout = {}
+    layout: Layout = {}
     end = 0
 
     def place(name: str, x: Tensor) -> None:
         nonlocal end
-        like = torch.empty(
-            x.shape,
-            device="meta",
-            memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format,
-        )
-        places[name] = end, tuple(x.shape), like.stride()
+        order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+        like = torch.empty(x.shape, device="meta", memory_format=order)
+        layout[name] = Place(end, tuple(x.shape), like.stride())
         end += -(-x.numel() // ALIGNED) * ALIGNED
 
     for name, parameter in network.named_parameters():
@@ -47,35 +73,16 @@ def layout(network: nn.Module) -> tuple[Layout, int, int]:
     trained = end
     for name, buffer in network.named_buffers():
         place(name, buffer)
-    return places, trained, end
+    return layout, trained, end
 
 
-def flatten(network: nn.Module) -> tuple[Tensor, Layout, int]:
-    """Move parameters and buffers into one new vector: (the vector, its layout, how many of its
-    entries are parameters).
-    """
-    places, trained, size = layout(network)
-    flat = torch.zeros(size, device=next(network.parameters()).device)
-    adopt(network, flat, places)
-    return flat, places, trained
+def view(vector: Tensor, layout: Layout, name: str) -> Tensor:
+    """The tensor of this name inside a vector, which may hold gradients or moments instead."""
+    offset, shape, strides = layout[name]
+    return vector.as_strided(shape, strides, vector.storage_offset() + offset)
 
 
-@torch.no_grad()
-def adopt(network: nn.Module, flat: Tensor, places: Layout) -> None:
-    """Move parameters and buffers into ``flat``."""
-    for name, x in (*network.named_parameters(), *network.named_buffers()):
-        home = view(flat, places, name)
-        home.copy_(x)
-        x.data = home
-
-
-def view(flat: Tensor, places: Layout, name: str) -> Tensor:
-    """The tensor of this name inside a vector."""
-    offset, shape, strides = places[name]
-    return flat.as_strided(shape, strides, flat.storage_offset() + offset)
-
-
-class Turn:
+class PipeLock:
     """A lock for processes, without a name that could outlive them: a byte in a pipe, which whoever
     has read it holds.
     """
@@ -100,19 +107,25 @@ class Turn:
 
 class Weights:
     """What training changes: the vector of a network, AdamW's moments of its parameters and its
-    steps, and how far training has come.
+    steps, and how far training has come. With ``shared`` processes can share it: the vector is then
+    a copy, and whoever changes it holds ``lock``.
     """
 
-    def __init__(self, flat: Tensor, places: Layout, trained: int, shared: bool = False) -> None:
-        self.flat, self.places = flat, places
-        self.moments = torch.zeros(2, trained, device=flat.device)
-        self.adam_steps = torch.zeros((), device=flat.device)
+    def __init__(self, flat: Flat, shared: bool = False) -> None:
+        self.vector, self.layout = flat.vector, flat.layout
+        self.moments = torch.zeros(2, flat.num_trained, device=flat.vector.device)
+        self.adam_steps = torch.zeros((), device=flat.vector.device)
         self._counts = torch.zeros(2, dtype=torch.int64)
-        self.turn: AbstractContextManager[None] = Turn() if shared else nullcontext()
+        self.lock: AbstractContextManager[None] = PipeLock() if shared else nullcontext()
         if shared:
-            self.flat = flat.detach().clone()
-            for x in (self.flat, self.moments, self.adam_steps, self._counts):
+            self.vector = flat.vector.detach().clone()
+            for x in (self.vector, self.moments, self.adam_steps, self._counts):
                 x.share_memory_()
+
+    @property
+    def num_trained(self) -> int:
+        """Entries of the vector that are parameters."""
+        return self.moments.shape[1]
 
     @property
     def updates(self) -> int:
@@ -132,27 +145,27 @@ class Weights:
         self._counts[1] = count
 
     def __getitem__(self, name: str) -> Tensor:
-        return view(self.flat, self.places, name)
+        return view(self.vector, self.layout, name)
 
     def on(self, device: torch.device) -> Weights:
         """These, or a copy where they are on another device."""
-        if self.flat.device.type == device.type:
+        if self.vector.device.type == device.type:
             return self
-        copy = Weights(self.flat.to(device), self.places, self.moments.shape[1])
-        copy.moments.copy_(self.moments)
-        copy.adam_steps.copy_(self.adam_steps)
-        copy._counts.copy_(self._counts)
-        return copy
+        copied = Weights.__new__(Weights)
+        copied.vector, copied.layout = self.vector.to(device), self.layout
+        copied.moments, copied.adam_steps = self.moments.to(device), self.adam_steps.to(device)
+        copied._counts, copied.lock = self._counts.clone(), nullcontext()
+        return copied
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's state by parameter name, for a checkpoint."""
         tensors: dict[str, Tensor] = {}
-        for name, (offset, _, _) in self.places.items():
-            if offset < self.moments.shape[1]:
+        for name, place in self.layout.items():
+            if place.offset < self.num_trained:
                 tensors |= {
                     f"{name}/step": self.adam_steps,
-                    f"{name}/exp_avg": view(self.moments[0], self.places, name),
-                    f"{name}/exp_avg_sq": view(self.moments[1], self.places, name),
+                    f"{name}/exp_avg": view(self.moments[0], self.layout, name),
+                    f"{name}/exp_avg_sq": view(self.moments[1], self.layout, name),
                 }
         return tensors
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from dicerl.agent.actor_critic import sample
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
-from dicerl.parts.actor import acting_policy, sample
-from dicerl.parts.learner import Learner
+from dicerl.parts.learner import NOT_TRAINED_ON, Learner
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
-from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
+from dicerl.runtime.setup import Plan, build_model, keep_freed_memory
 
 
 def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
@@ -64,44 +64,34 @@ def stages(
     env.close()
     result = {"env_steps_per_s": valid * slots}
 
-    network = build_network(config, spec)
-    observation, state = (
-        np.resize(batch["observation"][-1], (n, *spec.observation_shape)),
-        network.initial_state(n),
-    )
+    model = build_model(config, spec)
+    observation = np.resize(batch["observation"][-1], (n, *spec.observation_shape))
+    state = model.initial_state(n)
     last_action, last_reward = np.resize(batch["action"][-1], n), np.resize(batch["reward"][-1], n)
     behaviour = np.stack(
         [np.resize(batch[name][-1], n) for name in PARAMETERS[config.behaviour.family]], 1
     )
-    say("inference alone …")
-    result["inference_steps_per_s"] = rate(
-        lambda: sample(
-            acting_policy(config, network, observation, state, last_action, last_reward, behaviour)[
-                0
-            ],
-            rng,
-        ),
-        valid * n,
-        seconds,
-    )
 
-    burn_in = config.sequence.burn_in
-    first = torch.from_numpy(
-        ~np.concatenate([np.ones_like(batch["valid"][:1]), batch["valid"][:-1]])
-    )
-    size, length = config.sequence.batch, config.sequence.length
-    trained = config.replace(**{"sequence.burn_in": 0})
-    learner = Learner(trained, network, machine.total_updates, machine.device)
+    def infer() -> None:
+        step = model.step(observation, state, last_action, last_reward, behaviour)
+        sample(step.log_pi, rng)
+
+    say("inference alone …")
+    result["inference_steps_per_s"] = rate(infer, valid * n, seconds)
+
+    burn_in, size, length = config.sequence.burn_in, config.sequence.batch, config.sequence.length
     rate_of_burn_in = float("inf")
     if burn_in and config.network.lstm:
-        warm, zero = torch.from_numpy(batch["observation"][:burn_in]), network.initial_state(size)
-
-        @torch.no_grad()
-        def forward() -> None:
-            network.unroll(warm.to(machine.device), zero, first[:burn_in].to(machine.device))
-
+        model.to(machine.device)
+        data = {
+            name: torch.from_numpy(x).to(machine.device)
+            for name, x in batch.items()
+            if name not in NOT_TRAINED_ON
+        }
         say("burn-in forward alone …")
-        rate_of_burn_in = rate(forward, valid * burn_in * size, seconds)
+        rate_of_burn_in = rate(lambda: model.burn_in(data), valid * burn_in * size, seconds)
+    trained = build_model(config.replace(**{"sequence.burn_in": 0}), spec)
+    learner = Learner(trained, machine.total_updates, machine.device)
     fields = schema(config, spec)
     batch = {name: x[burn_in:] if fields[name].per_step else x for name, x in batch.items()}
     say("training alone …")

@@ -15,7 +15,7 @@ from dicerl.envs import EnvSpec
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
-from dicerl.runtime.setup import Plan, prepare_network
+from dicerl.runtime.setup import Plan, prepare_model
 
 # Of a train line: fractions of the actors' and of the learner's time, and how far the two are
 # apart.
@@ -113,7 +113,7 @@ def whole(
                 Run.create(long),
                 spec,
                 machine,
-                prepare_network(long, spec, None),
+                prepare_model(long, spec, None),
                 None,
                 None,
                 True,

@@ -161,12 +161,11 @@ def evaluate(
     check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
     import numpy as np
 
-    from dicerl.agent.behaviour import draw_behaviour
     from dicerl.api import load_agent
     from dicerl.config import seeding
     from dicerl.core.family import PARAMETERS
     from dicerl.envs import make_filmed_env, make_vector_env
-    from dicerl.parts.evaluator import Step, parameters, play, summarise
+    from dicerl.parts.evaluator import Step, by_name, play, summarise
     from dicerl.records.progress import Bar
 
     run, folder = find(path, checkpoint, quiet)
@@ -180,10 +179,7 @@ def evaluate(
             f"this agent's family is {config.behaviour.family}, which has {', '.join(family)}",
         )
     rng = np.random.default_rng(seeding.stream(seed, "evaluate"))
-    # [N, parameters]
-    behaviour = agent.network.own_inv_temperature(
-        draw_behaviour(config, agent.region, rng, episodes)
-    )
+    behaviour = agent.model.draw(agent.region, rng, episodes)  # [N, numbers]
     if inv_temperature is not None:
         behaviour[:] = inv_temperature
     file = None
@@ -225,7 +221,13 @@ def evaluate(
                 )
 
         returns, ended = play(
-            config, agent.network, env, behaviour, np.full(episodes, greedy), rng, watch
+            agent.model,
+            env,
+            behaviour,
+            np.full(episodes, greedy),
+            rng,
+            config.evaluation.max_steps,
+            watch,
         )
     summary = summarise(returns)
     hns, saber = scores(agent.spec.game, summary["mean_return"])
@@ -235,7 +237,7 @@ def evaluate(
         "episodes": episodes,
         **summary,
         "inv_temperatures": [None] * episodes,
-        **({} if greedy else parameters(config, behaviour)),
+        **({} if greedy else by_name(config, behaviour)),
         "hns": hns,
         "saber": saber,
     }

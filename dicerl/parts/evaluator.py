@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dicerl.agent.behaviour import Region, draw_behaviour
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic, sample
+from dicerl.agent.behaviour import Region
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
-from dicerl.parts.actor import acting_policy, sample
 
 
 def summarise(returns: np.ndarray) -> dict[str, Any]:
@@ -27,8 +26,8 @@ def summarise(returns: np.ndarray) -> dict[str, Any]:
     }
 
 
-def parameters(config: Config, behaviour: np.ndarray) -> dict[str, list[float]]:
-    """{"inv_temperatures": [...]}, or what the family has.    [N, parameters]"""
+def by_name(config: Config, behaviour: np.ndarray) -> dict[str, list[float]]:
+    """{"inv_temperatures": [...]}, or what the family has.    [N, numbers]"""
     return {
         f"{name}s": [round(float(x), 4) for x in behaviour[:, i]]
         for i, name in enumerate(PARAMETERS[config.behaviour.family])
@@ -51,39 +50,36 @@ class Step(NamedTuple):
 
 @torch.inference_mode()
 def play(
-    config: Config,
-    network: Network,
+    model: ActorCritic,
     env: VectorEnv,
     behaviour: np.ndarray,
     greedy: np.ndarray,
     rng: np.random.Generator,
+    max_steps: int,
     watch: Callable[[Step], None] = lambda step: None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first episode of every environment: (raw returns, which ended before
-    ``evaluation.max_steps``).
+    """The first episode of every environment: (raw returns, which ended before ``max_steps``).
     [N], [N]
 
-    Environment i acts with ``behaviour[i]`` [parameters], or greedily where ``greedy[i]``.
-    ``watch`` is called after each step.
+    Environment i acts with ``behaviour[i]`` [numbers], or greedily where ``greedy[i]``. ``watch``
+    is called after each step.
     """
     n = env.num_envs
-    network.eval()
+    model.network.eval()
     observation = env.reset(int(rng.integers(2**31)))
-    state = network.initial_state(n)
+    state = model.initial_state(n)
     last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
     total, alive = np.zeros(n), np.ones(n, np.bool_)
-    for number in range(config.evaluation.max_steps):
+    for number in range(max_steps):
         require_finite(env.spec, "observed value", observation)
-        log_pi, out, _ = acting_policy(
-            config, network, observation, state, last_action, last_reward, behaviour
-        )
-        state = out.state
-        action = np.where(greedy, out.advantage[0].argmax(-1).cpu().numpy(), sample(log_pi, rng))
+        step = model.step(observation, state, last_action, last_reward, behaviour, as_given=True)
+        state = step.state
+        action = np.where(greedy, step.greedy(), sample(step.log_pi, rng))
         observation, reward, terminated, truncated = env.step(action)
         require_finite(env.spec, "reward", reward)
         total += np.where(alive, reward, 0.0)
         alive &= ~(terminated | truncated)
-        watch(Step(number, out.value[0].cpu().numpy(), log_pi, action, reward, total, alive))
+        watch(Step(number, step.value(), step.log_pi, action, reward, total, alive))
         last_action, last_reward = action, reward
         if not alive.any():
             break
@@ -91,42 +87,38 @@ def play(
 
 
 class Evaluator:
-    """The first episode of each of 2N environments: N with tau from a region, N greedy."""
+    """The first episode of each of 2N environments: N with behaviours from a region, N greedy."""
 
     def __init__(
-        self,
-        config: Config,
-        network: Network,
-        make_env: MakeEnv | None = None,
-        env_threads: int = 0,
+        self, model: ActorCritic, make_env: MakeEnv | None = None, env_threads: int = 0
     ) -> None:
-        self.config, self.network = config, network
-        self.episodes = config.evaluation.episodes
-        self.env: VectorEnv = make_vector_env(config, 2 * self.episodes, make_env, env_threads)
+        self.config, self.model = model.config, model
+        self.episodes = self.config.evaluation.episodes
+        self.env: VectorEnv = make_vector_env(self.config, 2 * self.episodes, make_env, env_threads)
 
     def evaluate(
         self, region: Region, seed: np.random.SeedSequence, beat: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
-        """``beat`` is called now and then: long episodes are a sign of life."""
+        """An evaluation line of the metrics. ``beat`` is called now and then: long episodes are a
+        sign of life.
+        """
         rng = np.random.default_rng(seed)
-        behaviour = self.network.own_inv_temperature(
-            draw_behaviour(self.config, region, rng, self.episodes)
-        )
+        behaviour = self.model.draw(region, rng, self.episodes)
         returns, _ = play(
-            self.config,
-            self.network,
+            self.model,
             self.env,
             np.concatenate([behaviour, behaviour]),
             np.arange(2 * self.episodes) >= self.episodes,
             rng,
+            self.config.evaluation.max_steps,
             lambda step: beat() if step.number % 100 == 0 else None,
         )
         greedy = summarise(returns[self.episodes :])
         return {
             **summarise(returns[: self.episodes]),
             "episodes": self.episodes,
-            **parameters(self.config, behaviour),
-            **{f"greedy_{k}": v for k, v in greedy.items()},
+            **by_name(self.config, behaviour),
+            **{f"greedy_{name}": value for name, value in greedy.items()},
         }
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, make_vector_env
@@ -37,7 +38,7 @@ from dicerl.parts.actor import Actor, Episode
 from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
-from dicerl.parts.sequence import Arrays, Store, schema
+from dicerl.parts.sequence import Arrays, Store
 from dicerl.records import checkpoint
 from dicerl.records.timing import Times
 from dicerl.runtime.setup import Plan, keep_freed_memory, take_long_turns
@@ -149,17 +150,19 @@ class Ahead:
     """
 
     def __init__(
-        self, ask: Callable[[list[Episode], int], None], hear: Callable[[], list[tuple[float, ...]]]
+        self, ask: Callable[[list[Episode], int], None], hear: Callable[[], list[Behaviour]]
     ) -> None:
         self._ask, self._hear = ask, hear
-        self._stock: list[tuple[float, ...]] = []
+        self._stock: list[Behaviour] = []
         self._asked = 0.0
         self._used = 0  # while what was drawn then was fresh
         self._ended: list[Episode] = []  # not told yet
 
-    def next(self, episodes: list[Episode], wanted: int) -> Callable[[], list[tuple[float, ...]]]:
-        passed = time.monotonic() - self._asked
+    def end(self, episodes: list[Episode]) -> None:
         self._ended += episodes
+
+    def next(self, wanted: int) -> Callable[[], list[Behaviour]]:
+        passed = time.monotonic() - self._asked
         if passed < FRESH:
             self._used += wanted
             if len(self._stock) >= wanted:
@@ -169,7 +172,7 @@ class Ahead:
         self._ask(self._ended, wanted + spare)
         self._asked, self._used, self._ended = self._asked + passed, 0, []
 
-        def answer() -> list[tuple[float, ...]]:
+        def answer() -> list[Behaviour]:
             drawn = self._hear()
             self._stock = drawn[wanted:]
             return drawn[:wanted]
@@ -214,20 +217,19 @@ def actor_role(
             columns = columns[len(slots) :]
 
     def tell_episodes(episodes: list[Episode], wanted: int) -> None:
-        pipe.send(("episodes", steps() if episodes else 0, [tuple(e) for e in episodes], wanted))
+        pipe.send(("episodes", steps() if episodes else 0, episodes, wanted))
 
     ahead = Ahead(tell_episodes, pipe.recv)
     pipe.send(("alive", 0))
     actor = Actor(
-        config,
+        ActorCritic(config, shared.spec),
         make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
-        Network(config, shared.spec),
-        schema(config, shared.spec),
         rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
         env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
         get_parameters=shared.parameters.pull,
         send_sequences=send_sequences,
-        next_temperatures=ahead.next,
+        end_episodes=ahead.end,
+        next_behaviours=ahead.next,
         first_env=first_env,
         incarnation=incarnation,
     )
@@ -251,7 +253,6 @@ def learner_role(pipe: Connection, shared: Shared) -> None:
     """
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config, plan = shared.config, shared.plan
-    network = Network(config, shared.spec)
     times = Times("training", "copying", "pushing", "starved")
 
     def publish(flat: Tensor, version: int) -> None:
@@ -259,8 +260,7 @@ def learner_role(pipe: Connection, shared: Shared) -> None:
             shared.parameters.push(flat, version)
 
     learner = Learner(
-        config,
-        network,
+        ActorCritic(config, shared.spec),
         plan.total_updates,
         plan.device,
         plan.learner_threads,
@@ -309,12 +309,12 @@ def evaluator_role(pipe: Connection, shared: Shared) -> None:
     """-> ("alive",) | ("evaluated", result, version)    <- ("evaluate", region)"""
     torch.set_num_threads(1)
     config = shared.config
-    network = Network(config, shared.spec)
-    evaluator = Evaluator(config, network, cloudpickle.loads(shared.make_env), env_threads=1)
+    model = ActorCritic(config, shared.spec)
+    evaluator = Evaluator(model, cloudpickle.loads(shared.make_env), env_threads=1)
     version = -1
     while True:
         _, region = pipe.recv()
-        newest = shared.parameters.pull(network.flat, version)
+        newest = shared.parameters.pull(model.flat.vector, version)
         version = version if newest is None else newest
         result = evaluator.evaluate(
             region,

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import Any
 
-from dicerl.agent.behaviour import Temperatures
+from dicerl.agent.behaviour import Behaviour, Behaviours
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.parts.actor import Episode
@@ -33,7 +33,7 @@ class Coordinator:
     ) -> None:
         self.config, self.spec, self.run, self.progress = config, spec, run, progress
         self.total_updates = total_updates
-        self.temperatures = Temperatures(config, num_actors)
+        self.behaviours = Behaviours(config, num_actors)
         self.agent_steps = self.updates = self.episodes = 0
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.best_evaluation: float | None = None
@@ -58,7 +58,7 @@ class Coordinator:
                 setattr(self, name, state[name])
             self.recent.extend(state["recent"])
             self._elapsed_before = state["elapsed"]
-            self.temperatures.load_state_dict(state["temperatures"])
+            self.behaviours.load_state_dict(state["temperatures"])
             offset = state["metrics_offset"]
         self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames)
         self._first_steps = self.agent_steps
@@ -67,7 +67,7 @@ class Coordinator:
                 "start",
                 **software(),
                 bandits=[
-                    vote.describe() for joint in self.temperatures.votes for vote in joint.votes
+                    vote.describe() for joint in self.behaviours.votes for vote in joint.votes
                 ],
             )
         else:
@@ -90,28 +90,22 @@ class Coordinator:
     def collected_all(self) -> bool:
         return self.frames >= self.config.frames
 
-    def next_temperatures(
-        self, actor: int, episodes: list[Episode], wanted: int
-    ) -> list[tuple[float, ...]]:
-        """Episodes that ended update the vote; then the temperatures of the next ones are drawn
-        from it.
-        """
-        names = self.temperatures.parameters
+    def end_episodes(self, actor: int, episodes: list[Episode]) -> None:
+        """Episodes that ended teach the vote."""
         for e in episodes:
-            self.temperatures.update(e.behaviour, e.episode_return, actor)
+            self.behaviours.update(e.behaviour, e.episode_return, actor)
             self.episodes += 1
             self.recent.append(e.episode_return)
+            drawn = zip(self.behaviours.names, e.behaviour.values, strict=True)
             self.metrics.write(
                 "episode",
                 self.counters(),
-                {
-                    "return": e.episode_return,
-                    "length": e.length,
-                    **dict(zip(names, e.behaviour, strict=True)),
-                    "actor": actor,
-                },
+                {"return": e.episode_return, "length": e.length, **dict(drawn), "actor": actor},
             )
-        return [self.temperatures.next(actor) for _ in range(wanted)]
+
+    def next_behaviours(self, actor: int, wanted: int) -> list[Behaviour]:
+        """Of an actor's next episodes."""
+        return [self.behaviours.next(actor) for _ in range(wanted)]
 
     def trained(
         self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None
@@ -140,7 +134,7 @@ class Coordinator:
         """The middle of the vote's best region."""
         return {
             f"favoured_{name}": (low + high) / 2
-            for name, (low, high) in self.temperatures.favoured().items()
+            for name, (low, high) in self.behaviours.favoured().items()
         }
 
     def _tiles(self) -> dict[str, list[float]]:
@@ -148,10 +142,8 @@ class Coordinator:
         family has several.
         """
         tiles: dict[str, list[float]] = {}
-        for name, vote in zip(
-            self.temperatures.parameters, self.temperatures.votes[0].votes, strict=True
-        ):
-            end = f"_{name}" if len(self.temperatures.parameters) > 1 else ""
+        for name, vote in zip(self.behaviours.names, self.behaviours.votes[0].votes, strict=True):
+            end = f"_{name}" if len(self.behaviours.names) > 1 else ""
             tiles |= {
                 f"tile_values{end}": [round(float(v), 4) for v in vote.values()],
                 f"tile_visits{end}": vote.counts().tolist(),
@@ -193,7 +185,7 @@ class Coordinator:
             "saved_at": self.saved_at,
             "elapsed": self.elapsed,
             "total_updates": self.total_updates,
-            "temperatures": self.temperatures.state_dict(),
+            "temperatures": self.behaviours.state_dict(),
             "metrics_offset": self.metrics.offset(),
             "config_hash": self.config.hash(),
         }
@@ -213,7 +205,7 @@ class Coordinator:
                 "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
                 # to be called: it takes longer than all else here
                 "best_evaluation": self.best_evaluation,
-                "favoured": self.temperatures.favoured,
+                "favoured": self.behaviours.favoured,
             },
             force,
         )

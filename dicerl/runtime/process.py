@@ -21,13 +21,12 @@ from typing import Any
 
 import cloudpickle
 
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
 from dicerl.errors import DicerlError
 from dicerl.parts import collector
-from dicerl.parts.actor import Episode
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records import checkpoint
@@ -75,7 +74,7 @@ class ProcessRuntime:
         config: Config,
         spec: EnvSpec,
         plan: Plan,
-        network: Network,
+        model: ActorCritic,
         coordinator: Coordinator,
         make_env: MakeEnv | None,
         resume: tuple[Path, dict[str, Any]] | None = None,
@@ -83,7 +82,7 @@ class ProcessRuntime:
         on_batch: Callable[..., None] | None = None,
     ) -> None:
         self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
-        weights = Weights(network.flat, network.layout, network.num_trained, shared=True)
+        weights = Weights(model.flat, shared=True)
         if resume is not None:
             weights.load_optimizer_tensors(checkpoint.read_tensors(resume[0], "optimizer"))
             weights.updates, weights.steps_trained = coordinator.updates, resume[1]["steps_trained"]
@@ -92,12 +91,12 @@ class ProcessRuntime:
             spec,
             plan,
             Store(schema(config, spec), window_length(config), plan.capacity, shared=True),
-            ParameterServer(network.flat.numel(), shared=True),
+            ParameterServer(model.flat.vector.numel(), shared=True),
             weights,
             cloudpickle.dumps(make_env),
             cloudpickle.dumps(on_batch),
         )
-        self.shared.parameters.push(network.flat, coordinator.updates)
+        self.shared.parameters.push(model.flat.vector, coordinator.updates)
         self.collector = collector.build(config, plan.capacity)
         self._batches = coordinator.updates  # sent to learners
         self._feeding = True
@@ -284,9 +283,8 @@ class ProcessRuntime:
             self.collector.receive(message[1])
             worker.lent = []
         elif kind == "episodes":
-            drawn = c.next_temperatures(
-                worker.number, [Episode(*e) for e in message[2]], message[3]
-            )
+            c.end_episodes(worker.number, message[2])
+            drawn = c.next_behaviours(worker.number, message[3])
             if drawn:
                 self._tell_actor(worker, drawn)
         elif kind == "failed":
@@ -464,7 +462,7 @@ class ProcessRuntime:
         self._evaluating = True
         self._evaluator_heard = time.monotonic()
         try:
-            self._evaluator[1].send(("evaluate", c.temperatures.evaluation_region()))
+            self._evaluator[1].send(("evaluate", c.behaviours.evaluation_region()))
         except OSError:
             self._evaluator_died()
 

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.behaviour import Behaviour
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
 from dicerl.parts import collector
-from dicerl.parts.actor import Actor, Episode
+from dicerl.parts.actor import Actor
+from dicerl.parts.diagnostics import Lag
 from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
@@ -29,7 +31,7 @@ from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.records import checkpoint
 from dicerl.records.timing import Times
 from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, build_network, keep_freed_memory
+from dicerl.runtime.setup import Plan, build_model, keep_freed_memory
 
 COUNTS = ("received", "served", "served_again", "retired")  # of the collector
 
@@ -40,7 +42,7 @@ class SerialRuntime:
         config: Config,
         spec: EnvSpec,
         plan: Plan,
-        network: Network,
+        model: ActorCritic,
         coordinator: Coordinator,
         make_env: MakeEnv | None,
         resume: tuple[Any, dict[str, Any]] | None = None,
@@ -56,14 +58,9 @@ class SerialRuntime:
         fields = schema(config, spec)
         self.store = Store(fields, window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
-        self.parameters = ParameterServer(network.flat.numel())
+        self.parameters = ParameterServer(model.flat.vector.numel())
         self.learner = Learner(
-            config,
-            network,
-            plan.total_updates,
-            plan.device,
-            plan.learner_threads,
-            publish=self._push,
+            model, plan.total_updates, plan.device, plan.learner_threads, publish=self._push
         )
         self._evaluator: Evaluator | None = None
         saved: dict[str, Any] = {}
@@ -77,7 +74,7 @@ class SerialRuntime:
                 coordinator.updates,
                 state["steps_trained"],
             )
-            self.learner.lags = [(mean, most) for mean, most in saved.get("lags", [])]
+            self.learner.lags = [Lag(*lag) for lag in saved.get("lags", [])]
             incarnation = state["incarnation"] + 1
             slots = self.collector.restore(saved.get("uses", []), saved.get("kept", 0))
             for name in COUNTS:
@@ -91,15 +88,14 @@ class SerialRuntime:
                 self.store.write(slots, sequences, list(range(len(slots))))
         self.learner.publish()
         self.actor = Actor(
-            config,
+            build_model(config, spec),
             make_vector_env(config, config.runtime.num_envs, make_env),
-            build_network(config, spec),
-            fields,
             rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)),
             env_seed=self._env_seed(),
             get_parameters=self.parameters.pull,
             send_sequences=self._send,
-            next_temperatures=self._next_temperatures,
+            end_episodes=lambda episodes: coordinator.end_episodes(0, episodes),
+            next_behaviours=self._next_behaviours,
             incarnation=incarnation,
         )
         if saved:
@@ -110,10 +106,8 @@ class SerialRuntime:
             seeding.stream(self.config.seed, "environment", 0, self.learner.updates)
         )
 
-    def _next_temperatures(
-        self, episodes: list[Episode], wanted: int
-    ) -> Callable[[], list[tuple[float, ...]]]:
-        drawn = self.coordinator.next_temperatures(0, episodes, wanted)
+    def _next_behaviours(self, wanted: int) -> Callable[[], list[Behaviour]]:
+        drawn = self.coordinator.next_behaviours(0, wanted)
         return lambda: drawn
 
     def _send(self, windows: Arrays) -> None:
@@ -183,11 +177,11 @@ class SerialRuntime:
     def evaluate(self) -> None:
         c = self.coordinator
         if self._evaluator is None:
-            self._evaluator = Evaluator(self.config, self.learner.network, self._make_env)
+            self._evaluator = Evaluator(self.learner.model, self._make_env)
         seed = seeding.stream(self.config.seed, "evaluation", self.learner.updates)
         c.evaluated_at = c.frames
         c.evaluated(
-            self._evaluator.evaluate(c.temperatures.evaluation_region(), seed), self.learner.updates
+            self._evaluator.evaluate(c.behaviours.evaluation_region(), seed), self.learner.updates
         )
 
     def save(self) -> None:

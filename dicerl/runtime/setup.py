@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
 from dicerl.config import Config, get, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env, require_finite
 from dicerl.errors import ConfigError
 from dicerl.parts.collector import default_capacity
-from dicerl.parts.learner import calibrate_scale, choose_device, total_updates
+from dicerl.parts.optimizer import total_updates
 from dicerl.parts.sequence import schema, window_bytes, window_length
 
 LEARNERS = 2  # at most, where the machine chooses: a gradient is that many updates late, less one
@@ -68,6 +69,20 @@ def available_memory() -> int:
     except (OSError, ValueError):
         pass
     return free
+
+
+def choose_device(name: str) -> torch.device:
+    """``runtime.device`` as torch takes it; auto prefers a GPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            "runtime.device", name, f"it cannot be used here: {str(error).splitlines()[0]}"
+        ) from None
+    return device
 
 
 def plan(config: Config, spec: EnvSpec) -> Plan:
@@ -238,29 +253,26 @@ def amount(size: float) -> str:
     return f"{size / 2**10:.1f} KiB"
 
 
-def build_network(config: Config, spec: EnvSpec) -> Network:
+def build_model(config: Config, spec: EnvSpec) -> ActorCritic:
     """Freshly initialised, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.integer(seeding.stream(config.seed, "network")))
-        return Network(config, spec)
+        return ActorCritic(config, spec)
 
 
-def prepare_network(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Network:
-    """A new run's network with the statistics of random play: inputs' mean and deviation, A's
+def prepare_model(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> ActorCritic:
+    """A new run's model with the statistics of random play: inputs' mean and deviation, A's
     deviation.
     """
-    network = build_network(config, spec)
-    if network.normalise == "statistics" or config.behaviour.scale == "normalised":
-        observations = random_play(
-            config,
-            make_env,
-            network.config.statistics_steps if network.normalise == "statistics" else 64,
-        )
-        if network.normalise == "statistics":
-            mean, deviation = moments(observations)
-            network.set_statistics(mean, deviation)
-        calibrate_scale(network, observations[-1])
-    return network
+    model = build_model(config, spec)
+    statistics = model.network.normalise == "statistics"
+    if statistics or config.behaviour.scale == "normalised":
+        steps = config.network.statistics_steps if statistics else 64
+        observations = random_play(config, make_env, steps)
+        if statistics:
+            model.network.set_statistics(*moments(observations))
+        model.calibrate(observations[-1])
+    return model
 
 
 def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndarray:

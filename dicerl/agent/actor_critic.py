@@ -1,0 +1,228 @@
+"""V, A and the policy they make: the network, the family of behaviours, A's unit and a trainable
+tau, joined.
+
+Whoever acts calls ``step``, whoever trains calls ``window``: what the network is given beside the
+observation (the last action and reward, 1/tau) and which policy A stands for is decided here alone.
+So log mu of acting and log pi of training are the same number for the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dicerl.agent.behaviour import Region, draw_behaviour
+from dicerl.agent.networks import Network, Output
+from dicerl.agent.weights import Flat, Weights
+from dicerl.config import Config
+from dicerl.core import family, losses, policy
+from dicerl.core.reward import shape_reward
+from dicerl.envs.base import EnvSpec
+
+SCALE_RATE = 0.01  # of the running deviation of A over actions
+SCALE_FLOOR = 1e-6
+
+
+class PolicyStep(NamedTuple):
+    """One step of N environments."""
+
+    log_pi: np.ndarray  # [N, A] of the behaviour policy
+    behaviour: np.ndarray  # [N, numbers] that acted: as given, or a trainable tau as it is now
+    scale: float  # the unit in which A was measured
+    output: Output  # of the network, [1, N, ...]
+
+    @property
+    def state(self) -> Tensor:
+        """The recurrent state after this step.    [2, N, H]"""
+        return self.output.state
+
+    def value(self) -> np.ndarray:
+        """V(s).    [N]"""
+        value: np.ndarray = self.output.value[0].cpu().numpy()
+        return value
+
+    def greedy(self) -> np.ndarray:
+        """A's best actions.    [N]"""
+        action: np.ndarray = self.output.advantage[0].argmax(-1).cpu().numpy()
+        return action
+
+
+class PolicyWindow(NamedTuple):
+    """The T + 1 steps after burn-in of B sequences, and the target policy: of the family that
+    acted, with the same numbers; a trainable tau as it is now.
+    """
+
+    value: Tensor  # [T + 1, B]
+    advantage: Tensor  # [T + 1, B, A]
+    features: Tensor  # [T + 1, B, F] of the torso
+    hidden: Tensor  # [T + 1, B, H] what the heads see
+    # (1/tau [T + 1, B], None), or of a family with K components (1/tau_k, w_k), [T + 1, B, K] each
+    policy: tuple[Tensor, Tensor | None]
+
+
+class ActorCritic:
+    """``network`` is a plain module; ``flat`` is the same network as one vector."""
+
+    def __init__(self, config: Config, spec: EnvSpec) -> None:
+        self.config, self.spec = config, spec
+        self.network = Network(config, spec)
+        self.flat = Flat(self.network)
+        self._numbers = family.PARAMETERS[config.behaviour.family]
+        self._normalised = config.behaviour.scale == "normalised"
+
+    def to(self, device: torch.device | str) -> ActorCritic:
+        """This one, with its tensors on ``device``."""
+        if self.device != torch.device(device):
+            self.network.to(device)
+            self.flat = Flat(self.network)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.vector.device
+
+    def initial_state(self, count: int) -> Tensor:
+        """Of ``count`` episodes that begin.    [2, count, H]"""
+        return self.network.initial_state(count)
+
+    def draw(self, region: Region, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Behaviours of ``count`` episodes to evaluate: uniformly in x inside a region, or the
+        trainable tau.    [count, numbers of the family]
+        """
+        return self._own(draw_behaviour(self.config, region, rng, count))
+
+    def _own(self, behaviour: np.ndarray) -> np.ndarray:
+        """As given, or where 1/tau is trainable the network's own in its place."""
+        log_inv_temperature = self.network.log_inv_temperature
+        if log_inv_temperature is None:
+            return behaviour
+        return np.full_like(behaviour, log_inv_temperature.detach().exp().item())
+
+    @torch.inference_mode()
+    def step(
+        self,
+        observation: np.ndarray,
+        state: Tensor,
+        last_action: np.ndarray,
+        last_reward: np.ndarray,
+        behaviour: np.ndarray,
+        *,
+        as_given: bool = False,
+    ) -> PolicyStep:
+        """One step of N environments from ``state`` [2, N, H].
+
+        ``last_action`` is -1 and ``last_reward`` 0 where an episode begins; ``behaviour`` is
+        [N, numbers of the family], or a trainable tau as it is now unless it is to act
+        ``as_given``.
+        """
+        device = self.device
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        if not as_given:
+            behaviour = self._own(behaviour)
+        numbers = {name: tensor(behaviour[:, i]) for i, name in enumerate(self._numbers)}
+        extra: dict[str, Tensor] = {}
+        if self.config.network.last_action_reward:
+            extra["last_action"] = tensor(last_action)[None]
+            extra["last_reward"] = self.shaped(tensor(last_reward))[None]
+        if self.network.conditioned:
+            extra["inv_temperature"] = numbers["inv_temperature"][None]
+        out = self.network.unroll(tensor(observation)[None], state, None, **extra)
+        scale = float(self.network.advantage_scale) if self._normalised else 1.0
+        inv_temperature, weight = family.components(self.config.behaviour.family, numbers, scale)
+        log_pi = policy.log_probs(out.advantage[0], inv_temperature, weight)
+        return PolicyStep(log_pi.cpu().numpy(), behaviour, scale, out)
+
+    def window(self, batch: dict[str, Tensor]) -> PolicyWindow:
+        """The trained part of a batch of windows [L, B, ...] (parts/sequence.py) from the stored
+        state, after burn-in without gradient.
+        """
+        start = self.config.sequence.burn_in
+        first, extra = self._beside(batch)
+        state = self._warmed_up(batch, first, extra)
+        out = self.network.unroll(
+            batch["observation"][start:],
+            state,
+            first[start:],
+            **{name: x[start:] for name, x in extra.items()},
+        )
+        scale = batch["scale"][start:]
+        numbers = {name: batch[name][start:] for name in self._numbers}
+        if self.network.log_inv_temperature is not None:
+            trained = self.network.log_inv_temperature.exp()
+            numbers = {"inv_temperature": trained.expand_as(scale)}
+        target = family.components(self.config.behaviour.family, numbers, scale)
+        return PolicyWindow(out.value, out.advantage, out.features, out.hidden, target)
+
+    def burn_in(self, batch: dict[str, Tensor]) -> Tensor:
+        """The recurrent state after a batch's burn-in steps.    [2, B, H]"""
+        return self._warmed_up(batch, *self._beside(batch))
+
+    def _beside(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the network is given beside observations: where an episode begins [L, B], and by
+        name what this network looks at.
+        """
+        # The stored state of step 0 is right already.
+        first = ~torch.cat([torch.ones_like(batch["valid"][:1]), batch["valid"][:-1]])
+        extra: dict[str, Tensor] = {}
+        if self.config.network.last_action_reward:
+            action = torch.where(batch["valid"], batch["action"], -1)
+            reward = torch.where(batch["valid"], batch["reward"], 0.0)
+            extra["last_action"] = torch.cat([batch["last_action"][None], action[:-1]])
+            last_reward = torch.cat([batch["last_reward"][None], reward[:-1]])
+            extra["last_reward"] = self.shaped(last_reward)
+        if self.network.conditioned:
+            extra["inv_temperature"] = batch["inv_temperature"]
+        return first, extra
+
+    def _warmed_up(
+        self, batch: dict[str, Tensor], first: Tensor, extra: dict[str, Tensor]
+    ) -> Tensor:
+        state, end = batch["state"].transpose(0, 1), self.config.sequence.burn_in
+        if not end or self.network.lstm is None:
+            return state
+        with torch.no_grad():
+            return self.network.unroll(
+                batch["observation"][:end],
+                state,
+                first[:end],
+                **{name: x[:end] for name, x in extra.items()},
+            ).state
+
+    @torch.no_grad()
+    def calibrate(self, observations: np.ndarray) -> None:
+        """Start A's running deviation from what the network gives on observations [N, ...]."""
+        state = self.initial_state(len(observations))
+        out = self.network.unroll(torch.from_numpy(observations)[None], state, None)
+        spread = float(out.advantage.std(-1, correction=0).mean())
+        self.network.advantage_scale.fill_(max(spread, SCALE_FLOOR))
+
+    @torch.no_grad()
+    def follow(self, weights: Weights, advantage: Tensor, valid: Tensor) -> None:
+        """What an update changes beside AdamW's step: A's running deviation follows that of the
+        trained steps [T, B, A], and a trainable tau stays in its range.
+        """
+        if self.network.log_inv_temperature is not None:
+            most = abs(math.log(self.config.bandit.max_inv_temperature))
+            weights["log_inv_temperature"].clamp_(min=-most, max=most)
+        if self._normalised:
+            spread = losses.masked_mean(advantage.std(-1, correction=0), valid)
+            weights["advantage_scale"].lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
+
+    def shaped(self, reward: Tensor) -> Tensor:
+        """The reward as the learner and the network see it."""
+        return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)
+
+
+def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One action from each row of log-probabilities.    [N, A] -> [N]"""
+    cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)), axis=1)
+    draw = rng.random(len(log_pi)) * cumulative[:, -1]
+    action: np.ndarray = np.minimum((cumulative <= draw[:, None]).sum(1), log_pi.shape[1] - 1)
+    return action

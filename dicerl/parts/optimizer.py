@@ -1,0 +1,77 @@
+"""AdamW on the vector of a network: gradient clip, learning-rate and weight-decay schedule."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from dicerl.agent.weights import Weights
+from dicerl.config import Config
+
+
+class Rates(NamedTuple):
+    learning_rate: float
+    weight_decay: float
+
+
+def total_updates(config: Config, action_repeat: int) -> int:
+    """Updates of the whole run: every step is trained ``reuse`` times in batches of B * T steps,
+    without those replayed.
+    """
+    s = config.sequence
+    trained = config.frames / action_repeat * s.reuse
+    return max(1, math.ceil(trained / ((s.batch - config.replayed) * s.length)))
+
+
+def schedule(config: Config, updates: float, total: int) -> Rates:
+    """Linear warm-up, then both linear to 0 over the run's ``total`` updates (SPEC 6)."""
+    o = config.optimizer
+    warmup = o.warmup * total if o.warmup < 1 else o.warmup
+    left = max(0.0, 1.0 - updates / total)
+    rate = o.learning_rate * min(1.0, (updates + 1) / warmup if warmup > 0 else 1.0)
+    if updates >= warmup:
+        rate = o.learning_rate * max(0.0, (total - updates) / max(1.0, total - warmup))
+    return Rates(rate, o.weight_decay * left)
+
+
+class Optimizer:
+    """One step of AdamW at a time. Its state is in the weights, so learners can share it."""
+
+    def __init__(self, config: Config, total: int) -> None:
+        self.config, self.total = config, total
+
+    def clip(self, gradient: Tensor) -> Tensor:
+        """Scale ``gradient`` down to the clip norm, in place; the norm it had."""
+        norm: Tensor = torch.linalg.vector_norm(gradient)
+        gradient.mul_((self.config.optimizer.clip_norm / (norm + 1e-6)).clamp_max(1.0))
+        return norm
+
+    @torch.no_grad()
+    def step(self, weights: Weights, gradient: Tensor) -> Rates:
+        """Change the weights by the gradient of their parameters; the rates it was done with."""
+        o = self.config.optimizer
+        # Reset steps are no data: progress is counted in whole batches of valid steps, so the
+        # schedules end with the run.
+        full = self.config.sequence.batch * self.config.sequence.length
+        rates = schedule(self.config, weights.steps_trained / full, self.total)
+        adamw(
+            [weights.vector[: weights.num_trained]],
+            [gradient],
+            [weights.moments[0]],
+            [weights.moments[1]],
+            [],
+            [weights.adam_steps],
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            beta1=o.beta1,
+            beta2=o.beta2,
+            lr=rates.learning_rate,
+            weight_decay=rates.weight_decay,
+            eps=o.eps,
+        )
+        return rates
