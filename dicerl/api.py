@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +13,14 @@ from dicerl.agent.behaviour import Behaviours, Region
 from dicerl.agent.networks import Network
 from dicerl.config import Config, validate
 from dicerl.core.family import PARAMETERS
-from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec
+from dicerl.envs import MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
-from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, amount, build_model, plan, prepare_model
-
-OnBatch = Callable[..., None]  # (learner, batch)
+from dicerl.runtime.base import OnBatch
+from dicerl.runtime.launch import run_to_end
+from dicerl.runtime.setup import build_model, plan, prepare_model
 
 
 def train(
@@ -39,7 +34,7 @@ def train(
     ``config.env.id``.
 
     ``on_batch(learner, batch)`` sees every batch, in the process of the learner that trains it,
-    before it does.
+    before it does. The run that is returned has its directory and a summary.
     """
     config = validate(config)
     if make_env is not None:
@@ -47,7 +42,8 @@ def train(
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
     model = prepare_model(config, spec, make_env)
-    return run_to_end(Run.create(config), spec, machine, model, make_env, None, quiet, on_batch)
+    run = Run.create(config)
+    return run_to_end(run, spec, machine, model, make_env, quiet=quiet, on_batch=on_batch)
 
 
 def resume(
@@ -58,7 +54,7 @@ def resume(
     on_batch: OnBatch | None = None,
 ) -> Run:
     """Go on from the newest whole checkpoint of a run; a run that was ended before its first one
-    starts from the beginning.
+    starts from the beginning. A run of ``make_env`` needs it again.
     """
     run = Run.open(run_dir)
     spec = env_spec(run.config, make_env)
@@ -67,16 +63,8 @@ def resume(
     progress = Progress("", quiet)
     if not checkpoint.checkpoints_of(run.directory):
         progress.say(f"{run.directory} has no checkpoint yet; starting from the beginning")
-        return run_to_end(
-            run,
-            spec,
-            machine,
-            prepare_model(run.config, spec, make_env),
-            make_env,
-            None,
-            quiet,
-            on_batch,
-        )
+        model = prepare_model(run.config, spec, make_env)
+        return run_to_end(run, spec, machine, model, make_env, quiet=quiet, on_batch=on_batch)
     damaged: list[str] = []
 
     def passed_over(line: str) -> None:
@@ -85,148 +73,10 @@ def resume(
 
     start = run.newest_checkpoint(passed_over)
     model = build_model(run.config, spec)
-    load_network(model.network, start[0])
-    return run_to_end(run, spec, machine, model, make_env, start, quiet, on_batch, damaged=damaged)
-
-
-def run_to_end(
-    run: Run,
-    spec: EnvSpec,
-    machine: Plan,
-    model: ActorCritic,
-    make_env: MakeEnv | None,
-    start: tuple[Path, dict[str, Any]] | None,
-    quiet: bool,
-    on_batch: OnBatch | None = None,
-    progress: Progress | None = None,
-    stop_when: Callable[[], bool] = lambda: False,
-    damaged: Sequence[str] = (),
-) -> Run:
-    config = run.config
-    progress = progress or Progress(
-        f"{spec.name} · {config.variant} · {machine.runtime} · {run.directory}", quiet
+    load_network(model.network, start.path)
+    return run_to_end(
+        run, spec, machine, model, make_env, start, quiet=quiet, on_batch=on_batch, damaged=damaged
     )
-    for line in describe(config, spec, machine, model.network, run):
-        progress.say(line)
-    coordinator = Coordinator(
-        config,
-        spec,
-        run,
-        machine.num_actors,
-        machine.total_updates,
-        progress,
-        start[1] if start else None,
-    )
-    for reason in damaged:
-        coordinator.event("checkpoint_damaged", reason=reason)
-    if coordinator.collected_all():
-        coordinator.close()
-        run.unlock()
-        run.summary["complete"] = True
-        progress.say(
-            f"this run is complete: {coordinator.frames:,} of {config.frames:,} frames; nothing"
-            " to do"
-        )
-        return run
-    if start and start[1].get("config_hash") != config.hash():
-        progress.say(f"note: {run.directory}/config.json was changed since its newest checkpoint")
-    if machine.runtime == "process":
-        from dicerl.runtime.process import ProcessRuntime as Runtime
-    else:
-        from dicerl.runtime.serial import SerialRuntime as Runtime  # type: ignore[assignment]
-    complete = False
-    try:
-        with _stop_on_signals(progress) as stopped:
-            runtime = Runtime(
-                config,
-                spec,
-                machine,
-                model,
-                coordinator,
-                make_env,
-                start,
-                lambda: stopped() or stop_when(),
-                on_batch,
-            )
-            try:
-                complete = runtime.run()
-                coordinator.show(force=True)
-            finally:
-                runtime.close()
-    except DicerlError as error:
-        with contextlib.suppress(DicerlError):  # perhaps it is the metrics that cannot be written
-            coordinator.event("failed", reason=str(error))
-        raise
-    finally:
-        progress.close()
-        with contextlib.suppress(DicerlError):
-            coordinator.close()
-        run.unlock()
-    run.summary["complete"] = complete
-    progress.say(
-        f"{'finished' if complete else 'stopped'} at {coordinator.frames:,} frames,"
-        f" {coordinator.updates:,} updates; checkpoint in {run.directory}/checkpoints"
-    )
-    if not complete:
-        progress.say(f"to continue: dicerl resume {run.directory}")
-    return run
-
-
-def describe(config: Config, spec: EnvSpec, machine: Plan, network: Network, run: Run) -> list[str]:
-    """What this run is, before it starts."""
-    lstm = f"LSTM {config.network.lstm}" if config.network.lstm else "no LSTM"
-    return [
-        (
-            f"dicerl: {spec.name} with {config.variant} (preset {config.preset}, seed"
-            f" {config.seed}), {config.frames:,} frames, {machine.total_updates:,} updates"
-        ),
-        (
-            f"  observation {'×'.join(map(str, spec.observation_shape))} {spec.observation_dtype},"
-            f" {spec.num_actions} actions, {config.runtime.num_envs} environments"
-        ),
-        (
-            f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on"
-            f" {machine.device}, inputs {network.normalise}"
-        ),
-        (
-            f"  runtime {machine.runtime} on {machine.cores} cores: {machine.num_actors} actor(s),"
-            f" {machine.num_learners} learner(s) with {machine.learner_threads} thread(s)"
-        ),
-        (
-            f"  collector {machine.capacity} slots of {amount(machine.slot_bytes)}:"
-            f" {amount(machine.store_bytes)}"
-        ),
-        f"  writing to {run.directory}",
-    ]
-
-
-@contextlib.contextmanager
-def _stop_on_signals(progress: Progress) -> Iterator[Any]:
-    """Ctrl-C or SIGTERM asks for a clean stop with a checkpoint; a second one stops at once."""
-    asked, told = threading.Event(), False
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    def stop() -> bool:
-        nonlocal told
-        # said here, not in the handler: it may have interrupted the drawing of the panel
-        if asked.is_set() and not told:
-            told = True
-            progress.say("stopping after a checkpoint (again to stop at once)")
-        return asked.is_set()
-
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def load_network(network: Network, path: Path) -> None:
@@ -325,13 +175,14 @@ def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = N
         run_or_checkpoint = run_or_checkpoint.directory
     path = Path(run_or_checkpoint)
     if path.parent.name == "checkpoints":
-        run, found = Run.open(path.parent.parent), (path, checkpoint.read_state(path))
+        run = Run.open(path.parent.parent)
+        found = checkpoint.Checkpoint(path, checkpoint.read_state(path))
     else:
         run = Run.open(path)
         found = run.newest_checkpoint()
-    spec = env_spec(run.config, make_env)
-    model = build_model(run.config, spec)
-    load_network(model.network, found[0])
-    behaviours = Behaviours(run.config, len(found[1]["temperatures"]["votes"]))
-    behaviours.load_state_dict(found[1]["temperatures"])
+    model = build_model(run.config, env_spec(run.config, make_env))
+    load_network(model.network, found.path)
+    votes = found.state.temperatures
+    behaviours = Behaviours(run.config, len(votes["votes"]))
+    behaviours.load_state_dict(votes)
     return Agent(model, behaviours.evaluation_region())

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dicerl.api import run_to_end
 from dicerl.bench.memory import Watch
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
+from dicerl.runtime.launch import run_to_end
 from dicerl.runtime.setup import Plan, prepare_model
 
 # Of a train line: fractions of the actors' and of the learner's time, and how far the two are
@@ -114,9 +114,7 @@ def whole(
                 spec,
                 machine,
                 prepare_model(long, spec, None),
-                None,
-                None,
-                True,
+                quiet=True,
                 progress=watch,
                 stop_when=watch.done,
             )

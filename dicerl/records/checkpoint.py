@@ -12,15 +12,21 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dicerl.errors import CheckpointError
+from dicerl.records.state import FORMAT, RunState
 
 # only what reads or writes tensors loads torch: a report or the dashboard never does
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 2  # 2: a vote for each parameter of the behaviour family
+
+class Checkpoint(NamedTuple):
+    """A whole one: its folder, and what its state.json says."""
+
+    path: Path
+    state: RunState
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
@@ -50,15 +56,15 @@ def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
     (folder / f"{name}.safetensors").write_bytes(safetensors.torch.save(contiguous))
 
 
-def finish(folder: Path, run_dir: Path, updates: int, state: dict[str, Any]) -> Path:
+def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
     """Add state.json with the checksums, sync everything, and give the folder its final name."""
     files = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
-    state = {"format": FORMAT, **state}
-    state["checksums"] = {"state": _state_checksum(state), **{p.name: _checksum(p) for p in files}}
-    (folder / "state.json").write_text(json.dumps(state))
+    data = state.to_dict()
+    data["checksums"] = {"state": _state_checksum(data), **{p.name: _checksum(p) for p in files}}
+    (folder / "state.json").write_text(json.dumps(data))
     for path in [*files, folder / "state.json", folder]:
         _sync(path)
-    final = run_dir / "checkpoints" / str(updates)
+    final = run_dir / "checkpoints" / str(state.updates)
     if final.exists():  # the same update again: at a stop right after a checkpoint
         # aside, not away: a kill here must not leave fewer checkpoints than before
         final.rename(folder.with_name("tmp-old"))
@@ -68,9 +74,7 @@ def finish(folder: Path, run_dir: Path, updates: int, state: dict[str, Any]) -> 
     return final
 
 
-def save(
-    run_dir: Path, updates: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]
-) -> Path:
+def save(run_dir: Path, tensors: dict[str, dict[str, Tensor]], state: RunState) -> Path:
     """Write a whole checkpoint; on failure the ones before it stand and nothing of this one is
     left.
     """
@@ -78,7 +82,7 @@ def save(
     try:
         for name, group in tensors.items():
             write_tensors(folder, name, group)
-        return finish(folder, run_dir, updates, state)
+        return finish(folder, run_dir, state)
     except OSError as error:
         raise failed(run_dir, folder, error) from error
 
@@ -105,12 +109,12 @@ def prune(run_dir: Path, keep: int, best: int | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> RunState:
     """state.json of a checkpoint, after checking that every file is whole."""
     try:
-        state: dict[str, Any] = json.loads((path / "state.json").read_text())
-        checksums = dict(state["checksums"])
-        if state.get("format") == FORMAT and checksums.pop("state") != _state_checksum(state):
+        data: dict[str, Any] = json.loads((path / "state.json").read_text())
+        checksums = dict(data["checksums"])
+        if data.get("format") == FORMAT and checksums.pop("state") != _state_checksum(data):
             raise ValueError("its checksum does not fit")
     except FileNotFoundError:
         raise CheckpointError(
@@ -120,10 +124,10 @@ def read_state(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path / 'state.json'} is damaged: {type(error).__name__}: {error}"
         ) from None
-    if state.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {state.get('format')!r}; this version reads {FORMAT}"
-        )
+    try:
+        state = RunState.from_dict(data)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} has {error}") from None
     for name, expected in checksums.items():
         file = path / name
         if not file.is_file() or _checksum(file) != expected:
@@ -140,7 +144,7 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
         raise CheckpointError(f"{path / name}.safetensors cannot be read: {error}") from None
 
 
-def newest(run_dir: Path, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
+def newest(run_dir: Path, say: Any = lambda line: None) -> Checkpoint:
     """The newest checkpoint that is whole; damaged ones are named through ``say`` and passed
     over.
     """
@@ -149,7 +153,7 @@ def newest(run_dir: Path, say: Any = lambda line: None) -> tuple[Path, dict[str,
         raise CheckpointError(f"{run_dir} has no checkpoint")
     for path in reversed(found):
         try:
-            return path, read_state(path)
+            return Checkpoint(path, read_state(path))
         except CheckpointError as error:
             say(f"{error}; trying the one before")
     raise CheckpointError(

@@ -89,7 +89,8 @@ class Run:
             self._lock.close()
             self._lock = None
 
-    def newest_checkpoint(self, say: Any = lambda line: None) -> tuple[Path, dict[str, Any]]:
+    def newest_checkpoint(self, say: Any = lambda line: None) -> checkpoint.Checkpoint:
+        """The newest whole one; damaged ones are named through ``say``."""
         return checkpoint.newest(self.directory, say)
 
     def checkpoint(self, which: str = "newest", say: Any = lambda line: None) -> Path:
@@ -100,13 +101,13 @@ class Run:
         if which == "newest":
             return newest
         if which == "best":
-            if state["best_checkpoint"] is None:
+            if state.best_checkpoint is None:
                 raise ConfigError(
                     "checkpoint",
                     which,
                     f"{self.directory} had no evaluation yet; it can be newest or a number",
                 )
-            which = str(state["best_checkpoint"])
+            which = str(state.best_checkpoint)
         there = {path.name: path for path in checkpoint.checkpoints_of(self.directory)}
         if which not in there:
             raise ConfigError(

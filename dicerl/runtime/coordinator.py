@@ -1,9 +1,12 @@
-"""What every runtime keeps in one place: counters, temperatures, metrics, and when to evaluate,
-save or stop.
+"""What every runtime keeps in one place: the counters of the run, the vote, metrics and progress,
+and when to evaluate, save or stop.
+
+Nobody else changes a counter; a runtime tells what happened.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from typing import Any
@@ -16,86 +19,88 @@ from dicerl.records import checkpoint
 from dicerl.records.metrics import Metrics
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run, software
+from dicerl.records.state import RunState, SerialState
+from dicerl.runtime.setup import Plan
 
 RECENT = 100  # episodes behind "recent return"
 
 
 class Coordinator:
+    """``start`` is the state of the checkpoint that the run goes on from."""
+
     def __init__(
         self,
         config: Config,
         spec: EnvSpec,
+        plan: Plan,
         run: Run,
-        num_actors: int,
-        total_updates: int,
         progress: Progress,
-        state: dict[str, Any] | None = None,
+        start: RunState | None = None,
     ) -> None:
         self.config, self.spec, self.run, self.progress = config, spec, run, progress
-        self.total_updates = total_updates
-        self.behaviours = Behaviours(config, num_actors)
-        self.agent_steps = self.updates = self.episodes = 0
-        self.recent: deque[float] = deque(maxlen=RECENT)
-        self.best_evaluation: float | None = None
-        self.best_checkpoint: int | None = None
-        self.evaluated_at = self.saved_at = 0  # frames
-        self.latest: dict[str, float] = {}
-        self.last_evaluation: dict[str, Any] = {}
-        self._elapsed_before = 0.0
+        self._state = dataclasses.replace(
+            start or RunState(),
+            total_updates=plan.total_updates,
+            config_hash=config.hash(),
+            serial=None,
+        )
+        self.behaviours = Behaviours(config, plan.num_actors)
+        if start is not None:
+            self.behaviours.load_state_dict(start.temperatures)
+        self._recent: deque[float] = deque(self._state.recent, maxlen=RECENT)
+        self._latest: dict[str, float] = {}  # numbers of the last train line
+        self._last_evaluation: dict[str, Any] = {}
         self._started = time.monotonic()
         self._logged: tuple[float, int] | None = None  # (time, agent steps) of the last train line
-        offset = 0
-        if state is not None:
-            for name in (
-                "agent_steps",
-                "updates",
-                "episodes",
-                "best_evaluation",
-                "best_checkpoint",
-                "evaluated_at",
-                "saved_at",
-            ):
-                setattr(self, name, state[name])
-            self.recent.extend(state["recent"])
-            self._elapsed_before = state["elapsed"]
-            self.behaviours.load_state_dict(state["temperatures"])
-            offset = state["metrics_offset"]
-        self.metrics = Metrics(run.directory, config.tensorboard, offset, self.frames)
-        self._first_steps = self.agent_steps
-        if state is None:
-            self.event(
-                "start",
-                **software(),
-                bandits=[
-                    vote.describe() for joint in self.behaviours.votes for vote in joint.votes
-                ],
-            )
-        else:
+        self.metrics = Metrics(
+            run.directory, config.tensorboard, self._state.metrics_offset, self.frames
+        )
+        if start is not None:
             self.event("resume", **software(), updates=self.updates)
+        else:
+            votes = [vote for joint in self.behaviours.votes for vote in joint.votes]
+            self.event("start", **software(), bandits=[vote.describe() for vote in votes])
+
+    @property
+    def agent_steps(self) -> int:
+        return self._state.agent_steps
 
     @property
     def frames(self) -> int:
-        return self.agent_steps * self.spec.action_repeat
+        return self._state.agent_steps * self.spec.action_repeat
+
+    @property
+    def updates(self) -> int:
+        return self._state.updates
 
     @property
     def elapsed(self) -> float:
-        return self._elapsed_before + time.monotonic() - self._started
+        """Seconds of training so far, in all lives of the run."""
+        return self._state.elapsed + time.monotonic() - self._started
 
     def counters(self) -> dict[str, int]:
         return {"agent_steps": self.agent_steps, "frames": self.frames, "updates": self.updates}
 
     def event(self, name: str, **values: Any) -> None:
+        """A line of the metrics for what happens now and then."""
         self.metrics.write("event", self.counters(), {"event": name, **values})
 
+    # --- what actors did
+
+    def stepped(self, count: int) -> None:
+        """Agent steps were taken."""
+        self._state.agent_steps += count
+
     def collected_all(self) -> bool:
+        """Whether the run has all its frames."""
         return self.frames >= self.config.frames
 
     def end_episodes(self, actor: int, episodes: list[Episode]) -> None:
         """Episodes that ended teach the vote."""
         for e in episodes:
             self.behaviours.update(e.behaviour, e.episode_return, actor)
-            self.episodes += 1
-            self.recent.append(e.episode_return)
+            self._state.episodes += 1
+            self._recent.append(e.episode_return)
             drawn = zip(self.behaviours.names, e.behaviour.values, strict=True)
             self.metrics.write(
                 "episode",
@@ -107,28 +112,34 @@ class Coordinator:
         """Of an actor's next episodes."""
         return [self.behaviours.next(actor) for _ in range(wanted)]
 
+    # --- what learners did
+
     def trained(
         self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None
     ) -> None:
-        """One learner update was made."""
-        self.updates += 1
-        if diagnostics is not None:
-            now = time.monotonic()
-            steps_per_s = 0.0
-            if self._logged is not None and now > self._logged[0]:
-                steps_per_s = (self.agent_steps - self._logged[1]) / (now - self._logged[0])
-            self._logged = (now, self.agent_steps)
-            self.latest = {
-                **diagnostics,
-                **(extra or {}),
-                "frames_per_s": steps_per_s * self.spec.action_repeat,
-                "elapsed": self.elapsed,
-                "episodes": self.episodes,
-                **self._favoured(),
-            }
-            if self.recent:
-                self.latest["recent_return"] = sum(self.recent) / len(self.recent)
-            self.metrics.write("train", self.counters(), {**self.latest, **self._tiles()})
+        """One learner update was made; its diagnostics, where there are some, make a train line."""
+        self._state.updates += 1
+        if diagnostics is None:
+            return
+        now, steps_per_s = time.monotonic(), 0.0
+        if self._logged is not None and now > self._logged[0]:
+            steps_per_s = (self.agent_steps - self._logged[1]) / (now - self._logged[0])
+        self._logged = (now, self.agent_steps)
+        self._latest = {
+            **diagnostics,
+            **(extra or {}),
+            "frames_per_s": steps_per_s * self.spec.action_repeat,
+            "elapsed": self.elapsed,
+            "episodes": self._state.episodes,
+            **self._favoured(),
+        }
+        recent = self._recent_return()
+        if recent is not None:
+            self._latest["recent_return"] = recent
+        self.metrics.write("train", self.counters(), {**self._latest, **self._tiles()})
+
+    def _recent_return(self) -> float | None:
+        return sum(self._recent) / len(self._recent) if self._recent else None
 
     def _favoured(self) -> dict[str, float]:
         """The middle of the vote's best region."""
@@ -138,7 +149,7 @@ class Coordinator:
         }
 
     def _tiles(self) -> dict[str, list[float]]:
-        """Value and visits of every tile of the first vote; of each parameter by name where the
+        """Value and visits of every tile of the first vote; of each number by name where the
         family has several.
         """
         tiles: dict[str, list[float]] = {}
@@ -150,73 +161,89 @@ class Coordinator:
             }
         return tiles
 
+    # --- evaluation
+
     def evaluation_due(self) -> bool:
         every = self.config.evaluation.every
-        return every > 0 and self.frames - self.evaluated_at >= every
+        return every > 0 and self.frames - self._state.evaluated_at >= every
 
-    def evaluated(self, result: dict[str, Any], updates: int) -> None:
-        self.last_evaluation = result
-        self.metrics.write("evaluation", self.counters(), {**result, "version": updates})
-        score = result["mean_return"]
-        if self.best_evaluation is None or score > self.best_evaluation:
-            self.best_evaluation = score
-            self.best_checkpoint = None  # the next checkpoint is the one to keep
+    def evaluation_begins(self) -> None:
+        """One was asked for: the next is due ``evaluation.every`` frames from now."""
+        self._state.evaluated_at = self.frames
+
+    def evaluated(self, result: dict[str, Any], version: int) -> None:
+        """An evaluation of the parameters after ``version`` updates has this result."""
+        self._last_evaluation = result
+        self.metrics.write("evaluation", self.counters(), {**result, "version": version})
+        score, state = result["mean_return"], self._state
+        if state.best_evaluation is None or score > state.best_evaluation:
+            state.best_evaluation = score
+            state.best_checkpoint = None  # the next checkpoint is the one to keep
         self.progress.say(
             f"evaluation at {self.frames:,} frames: {score:.2f} ± {result['stderr']:.2f} (best"
             f" region), {result['greedy_mean_return']:.2f} ± {result['greedy_stderr']:.2f} (greedy)"
         )
 
+    # --- checkpoints
+
     def checkpoint_due(self) -> bool:
         every = self.config.checkpoint.every
-        return every > 0 and self.frames - self.saved_at >= every
+        return every > 0 and self.frames - self._state.saved_at >= every
 
-    def state(self) -> dict[str, Any]:
-        """The part of state.json that every runtime has."""
-        self.saved_at = self.frames
-        if self.best_evaluation is not None and self.best_checkpoint is None:
-            self.best_checkpoint = self.updates
-        return {
-            **self.counters(),
-            "episodes": self.episodes,
-            "recent": list(self.recent),
-            "best_evaluation": self.best_evaluation,
-            "best_checkpoint": self.best_checkpoint,
-            "evaluated_at": self.evaluated_at,
-            "saved_at": self.saved_at,
-            "elapsed": self.elapsed,
-            "total_updates": self.total_updates,
-            "temperatures": self.behaviours.state_dict(),
-            "metrics_offset": self.metrics.offset(),
-            "config_hash": self.config.hash(),
-        }
+    def checkpoint_begins(self) -> None:
+        """One of the weights as they are now: the next is due ``checkpoint.every`` frames from
+        now, and it is the best one's if an evaluation was the best since the last.
+        """
+        self._state.saved_at = self.frames
+        if self._state.best_evaluation is not None and self._state.best_checkpoint is None:
+            self._state.best_checkpoint = self.updates
+
+    def state(
+        self, steps_trained: int, incarnation: int, serial: SerialState | None = None
+    ) -> RunState:
+        """Where the run stands, for a checkpoint, with what the runtime knows of it."""
+        return dataclasses.replace(
+            self._state,
+            frames=self.frames,
+            steps_trained=steps_trained,
+            incarnation=incarnation,
+            serial=serial,
+            recent=list(self._recent),
+            elapsed=self.elapsed,
+            temperatures=self.behaviours.state_dict(),
+            metrics_offset=self.metrics.offset(),
+        )
 
     def saved(self) -> None:
-        checkpoint.prune(self.run.directory, self.config.checkpoint.keep, self.best_checkpoint)
+        """A checkpoint is complete: older ones may go."""
+        keep, best = self.config.checkpoint.keep, self._state.best_checkpoint
+        checkpoint.prune(self.run.directory, keep, best)
+
+    # --- what a person sees
 
     def show(self, force: bool = False) -> None:
         """Refresh the progress line."""
-        self.progress.update(
-            {
-                **self.latest,
-                "frames": self.frames,
-                "total_frames": self.config.frames,
-                "updates": self.updates,
-                "episodes": self.episodes,
-                "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
-                # to be called: it takes longer than all else here
-                "best_evaluation": self.best_evaluation,
-                "favoured": self.behaviours.favoured,
-            },
-            force,
-        )
+        values = {
+            **self._latest,
+            "frames": self.frames,
+            "total_frames": self.config.frames,
+            "updates": self.updates,
+            "episodes": self._state.episodes,
+            "recent_return": self._recent_return(),
+            "best_evaluation": self._state.best_evaluation,
+            # to be called: it takes longer than all else here
+            "favoured": self.behaviours.favoured,
+        }
+        self.progress.update(values, force)
 
     def close(self) -> None:
+        """End the metrics; what the run came to goes into its summary."""
         self.run.summary = {
             **self.counters(),
-            "episodes": self.episodes,
+            "episodes": self._state.episodes,
             "elapsed": self.elapsed,
-            "recent_return": sum(self.recent) / len(self.recent) if self.recent else None,
+            "recent_return": self._recent_return(),
             **self._favoured(),
-            "evaluation": self.last_evaluation,
+            "evaluation": self._last_evaluation,
         }
         self.metrics.close()

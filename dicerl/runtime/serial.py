@@ -12,15 +12,13 @@ checkpoint more, and so restarts the episodes once more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 
-from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.behaviour import Behaviour
-from dicerl.config import Config, seeding
-from dicerl.envs import EnvSpec, MakeEnv, make_vector_env
+from dicerl.config import seeding
+from dicerl.envs import make_vector_env
 from dicerl.parts import collector
 from dicerl.parts.actor import Actor
 from dicerl.parts.diagnostics import Lag
@@ -29,77 +27,79 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.records import checkpoint
+from dicerl.records.checkpoint import Checkpoint
+from dicerl.records.state import SerialState
 from dicerl.records.timing import Times
-from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, build_model, keep_freed_memory
-
-COUNTS = ("received", "served", "served_again", "retired")  # of the collector
+from dicerl.runtime.base import RunContext
+from dicerl.runtime.setup import build_model, keep_freed_memory
 
 
 class SerialRuntime:
-    def __init__(
-        self,
-        config: Config,
-        spec: EnvSpec,
-        plan: Plan,
-        model: ActorCritic,
-        coordinator: Coordinator,
-        make_env: MakeEnv | None,
-        resume: tuple[Any, dict[str, Any]] | None = None,
-        stop: Callable[[], bool] = lambda: False,
-        on_batch: Callable[..., None] | None = None,
-    ) -> None:
+    def __init__(self, context: RunContext) -> None:
+        config, spec, plan = context.config, context.spec, context.plan
         keep_freed_memory()
         torch.set_num_threads(plan.learner_threads)
-        self.config, self.plan, self.coordinator, self._stop = config, plan, coordinator, stop
-        self._on_batch = on_batch
-        self._make_env, self._spec = make_env, spec
+        self.config, self.coordinator, self._context = config, context.coordinator, context
         self.times = Times()
-        fields = schema(config, spec)
-        self.store = Store(fields, window_length(config), plan.capacity)
+        self.store = Store(schema(config, spec), window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
-        self.parameters = ParameterServer(model.flat.vector.numel())
+        self.parameters = ParameterServer(context.model.flat.vector.numel())
         self.learner = Learner(
-            model, plan.total_updates, plan.device, plan.learner_threads, publish=self._push
+            context.model,
+            plan.total_updates,
+            plan.device,
+            plan.learner_threads,
+            publish=self._publish,
         )
         self._evaluator: Evaluator | None = None
-        saved: dict[str, Any] = {}
-        incarnation = 0
-        if resume is not None:
-            path, state = resume
-            # a checkpoint of the process runtime has none: new streams, no sequences
-            saved = state.get("serial", {})
-            self.learner.weights.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
-            self.learner.weights.updates, self.learner.weights.steps_trained = (
-                coordinator.updates,
-                state["steps_trained"],
-            )
-            self.learner.lags = [Lag(*lag) for lag in saved.get("lags", [])]
-            incarnation = state["incarnation"] + 1
-            slots = self.collector.restore(saved.get("uses", []), saved.get("kept", 0))
-            for name in COUNTS:
-                setattr(self.collector, name, saved.get(name, 0))
-            if "replay_rng" in saved:
-                self.collector.rng.bit_generator.state = saved["replay_rng"]
-            if slots:
-                sequences = {
-                    n: t.numpy() for n, t in checkpoint.read_tensors(path, "sequences").items()
-                }
-                self.store.write(slots, sequences, list(range(len(slots))))
+        saved, incarnation = None, 0
+        if context.start is not None:
+            saved, incarnation = context.start.state.serial, context.start.state.incarnation + 1
+            self._restore(context.start)
         self.learner.publish()
+        self._complete: Arrays | None = None  # windows of every environment, for the collector
         self.actor = Actor(
             build_model(config, spec),
-            make_vector_env(config, config.runtime.num_envs, make_env),
+            make_vector_env(config, config.runtime.num_envs, context.make_env),
             rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)),
             env_seed=self._env_seed(),
             get_parameters=self.parameters.pull,
-            send_sequences=self._send,
-            end_episodes=lambda episodes: coordinator.end_episodes(0, episodes),
+            send_sequences=self._keep,
+            end_episodes=lambda episodes: self.coordinator.end_episodes(0, episodes),
             next_behaviours=self._next_behaviours,
             incarnation=incarnation,
         )
-        if saved:
-            self.actor.load_state_dict(saved["actor"])
+        if saved is not None:
+            self.actor.load_state_dict(saved.actor)
+
+    def run(self) -> bool:
+        """Train to the end of the run, or to a stop; True where the run is complete."""
+        c = self.coordinator
+        while True:
+            while not self.actor.act():
+                self._advance()
+            self._collect()
+            self._train()
+            complete = c.collected_all()
+            if c.evaluation_due() or (complete and self.config.evaluation.every):
+                self._evaluate()
+            if complete or self._context.stop():
+                self._save()
+                return complete
+            if c.checkpoint_due():
+                self._save()
+                self.actor.incarnation += 1
+                self.actor.restart(self._env_seed())
+            else:
+                self._advance()
+            c.show()
+
+    def close(self) -> None:
+        self.actor.env.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    # --- the actor's turn
 
     def _env_seed(self) -> int:
         return seeding.integer(
@@ -110,43 +110,29 @@ class SerialRuntime:
         drawn = self.coordinator.next_behaviours(0, wanted)
         return lambda: drawn
 
-    def _send(self, windows: Arrays) -> None:
-        columns = list(range(self.config.runtime.num_envs))
-        while True:
-            slots = self.collector.lend(len(columns))
-            with self.times("actor_copying"):
-                self.store.write(slots, windows, columns[: len(slots)])
-            self.collector.receive(slots)
-            columns = columns[len(slots) :]
-            if not columns:
-                return
-            self._train_batch()  # full: the actor waits for the learner to free a slot
-
-    def run(self) -> bool:
-        """Train to the end of the run, or to a stop; True where the run is complete."""
-        c = self.coordinator
-        while True:
-            while not self.actor.act():
-                self._advance()
-            self._train()
-            complete = c.collected_all()
-            if c.evaluation_due() or (complete and self.config.evaluation.every):
-                self.evaluate()
-            if complete or self._stop():
-                self.save()
-                return complete
-            if c.checkpoint_due():
-                self.save()
-                self.actor.incarnation += 1
-                self.actor.restart(self._env_seed())
-            else:
-                self._advance()
-            c.show()
+    def _keep(self, windows: Arrays) -> None:
+        self._complete = windows
 
     def _advance(self) -> None:
         before = self.actor.agent_steps
         self.actor.advance()
-        self.coordinator.agent_steps += self.actor.agent_steps - before
+        self.coordinator.stepped(self.actor.agent_steps - before)
+
+    def _collect(self) -> None:
+        """The actor's windows into the collector; where it is full, train until a slot is free."""
+        assert self._complete is not None
+        columns = list(range(self.config.runtime.num_envs))
+        while columns:
+            slots = self.collector.lend(len(columns))
+            with self.actor.times("copying"):
+                self.store.write(slots, self._complete, columns[: len(slots)])
+            self.collector.receive(slots)
+            columns = columns[len(slots) :]
+            if columns:
+                self._train_batch()
+        self._complete = None
+
+    # --- the learner's turn
 
     def _train(self) -> None:
         """All the batches there are."""
@@ -158,64 +144,75 @@ class SerialRuntime:
         with self.times("learner_copying"):
             batch = self.store.read(slots)
         self.collector.taken(slots)
-        if self._on_batch is not None:
-            self._on_batch(self.learner, batch)
+        if self._context.on_batch is not None:
+            self._context.on_batch(self.learner, batch)
         with self.times("learner_training"):
-            diagnostics = self.learner.update(
-                batch, diagnose=self.learner.updates % self.config.log_every == 0
-            )
+            diagnose = self.learner.updates % self.config.log_every == 0
+            diagnostics = self.learner.update(batch, diagnose)
         if diagnostics is not None:
-            diagnostics |= self.times.take() | {
-                f"actor_{name}": part for name, part in self.actor.times.take().items()
-            }
+            actor = {f"actor_{name}": part for name, part in self.actor.times.take().items()}
+            diagnostics |= self.times.take() | actor
         self.coordinator.trained(diagnostics, self.collector.numbers())
 
-    def _push(self, flat: torch.Tensor, version: int) -> None:
+    def _publish(self, vector: torch.Tensor, version: int) -> None:
         with self.times("learner_pushing"):
-            self.parameters.push(flat, version)
+            self.parameters.push(vector, version)
 
-    def evaluate(self) -> None:
+    # --- evaluation and checkpoints
+
+    def _evaluate(self) -> None:
         c = self.coordinator
         if self._evaluator is None:
-            self._evaluator = Evaluator(self.learner.model, self._make_env)
-        seed = seeding.stream(self.config.seed, "evaluation", self.learner.updates)
-        c.evaluated_at = c.frames
-        c.evaluated(
-            self._evaluator.evaluate(c.behaviours.evaluation_region(), seed), self.learner.updates
-        )
+            self._evaluator = Evaluator(self.learner.model, self._context.make_env)
+        version = self.learner.updates
+        seed = seeding.stream(self.config.seed, "evaluation", version)
+        c.evaluation_begins()
+        c.evaluated(self._evaluator.evaluate(c.behaviours.evaluation_region(), seed), version)
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """A checkpoint between two windows: what the learner, the vote and the waiting sequences
         need to go on exactly.
         """
         self.learner.publish()  # the restart that follows pulls these
-        pending, kept = self.collector.pending(), self.collector.kept()
+        books = self.collector
+        pending, kept = books.pending(), books.kept()
         sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
-        state = self.coordinator.state() | {
-            "steps_trained": self.learner.weights.steps_trained,
-            "incarnation": self.actor.incarnation,
-            "serial": {
-                "actor": self.actor.state_dict(),
-                "uses": [used for _, used in pending],
-                "kept": len(kept),
-                "replay_rng": self.collector.rng.bit_generator.state,
-                "lags": self.learner.lags,
-                **{name: getattr(self.collector, name) for name in COUNTS},
-            },
-        }
-        checkpoint.save(
-            self.coordinator.run.directory,
-            self.learner.updates,
-            {
-                "model": self.learner.network.state_dict(),
-                "optimizer": self.learner.weights.optimizer_tensors(),
-                "sequences": {n: torch.from_numpy(a) for n, a in sequences.items()},
-            },
-            state,
+        serial = SerialState(
+            actor=self.actor.state_dict(),
+            uses=[used for _, used in pending],
+            kept=len(kept),
+            replay_rng=dict(books.rng.bit_generator.state),
+            lags=[(lag.mean, lag.largest) for lag in self.learner.lags],
+            received=books.received,
+            served=books.served,
+            served_again=books.served_again,
+            retired=books.retired,
         )
+        weights = self.learner.weights
+        self.coordinator.checkpoint_begins()
+        state = self.coordinator.state(weights.steps_trained, self.actor.incarnation, serial)
+        tensors = {
+            "model": self.learner.network.state_dict(),
+            "optimizer": weights.optimizer_tensors(),
+            "sequences": {name: torch.from_numpy(array) for name, array in sequences.items()},
+        }
+        checkpoint.save(self.coordinator.run.directory, tensors, state)
         self.coordinator.saved()
 
-    def close(self) -> None:
-        self.actor.env.close()
-        if self._evaluator is not None:
-            self._evaluator.close()
+    def _restore(self, start: Checkpoint) -> None:
+        """The learner's and the collector's part of a checkpoint."""
+        weights, saved = self.learner.weights, start.state.serial
+        weights.load_optimizer_tensors(checkpoint.read_tensors(start.path, "optimizer"))
+        weights.updates, weights.steps_trained = start.state.updates, start.state.steps_trained
+        if saved is None:  # of another runtime: new streams, no sequences
+            return
+        self.learner.lags = [Lag(mean, largest) for mean, largest in saved.lags]
+        books = self.collector
+        slots = books.restore(saved.uses, saved.kept)
+        books.received, books.served = saved.received, saved.served
+        books.served_again, books.retired = saved.served_again, saved.retired
+        books.rng.bit_generator.state = saved.replay_rng
+        if slots:
+            stored = checkpoint.read_tensors(start.path, "sequences")
+            sequences = {name: tensor.numpy() for name, tensor in stored.items()}
+            self.store.write(slots, sequences, list(range(len(slots))))

@@ -43,7 +43,7 @@ def saved_frames(run: SuiteRun) -> int:
     if not (run.directory / "config.json").is_file():
         return 0
     try:
-        return int(Run(run.directory, run.config).newest_checkpoint()[1]["frames"])
+        return Run(run.directory, run.config).newest_checkpoint().state.frames
     except CheckpointError:
         return 0
 

@@ -1,0 +1,279 @@
+"""What children do: actor, learner, evaluator. Each talks to the supervisor over a channel of its
+own, so a child that dies breaks nobody else's; what it works on is shared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.behaviour import Behaviour
+from dicerl.agent.weights import Weights
+from dicerl.config import Config, seeding
+from dicerl.envs import EnvSpec, make_vector_env
+from dicerl.parts.actor import Actor, Episode
+from dicerl.parts.evaluator import Evaluator
+from dicerl.parts.learner import Learner
+from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.sequence import Arrays, Store
+from dicerl.records import checkpoint
+from dicerl.records.timing import Times
+from dicerl.runtime.base import Role
+from dicerl.runtime.messages import (
+    Alive,
+    Batch,
+    Drawn,
+    EpisodesEnded,
+    Evaluated,
+    NotSaved,
+    Progress,
+    Publish,
+    Published,
+    Save,
+    Saved,
+    Slots,
+    SlotsWanted,
+    TimesSpent,
+    Written,
+)
+from dicerl.runtime.setup import Plan
+
+HEARTBEAT = 0.5  # seconds
+TIMES_EVERY = 0.25  # seconds between two TimesSpent of an actor
+FRESH = 0.02  # seconds for which a behaviour drawn ahead may be used
+# of what is likely to be used in that time is drawn ahead: what is left over was drawn in vain
+SPARE = 0.75
+
+
+class Channel(Protocol):
+    """A child's way to the supervisor."""
+
+    def send(self, message: Any) -> None: ...
+
+    def receive(self) -> Any:
+        """The next message; waits for it."""
+        ...
+
+    def waits(self) -> bool:
+        """Whether a message is there."""
+        ...
+
+
+@dataclass
+class Shared:
+    """What every child gets."""
+
+    config: Config
+    spec: EnvSpec
+    plan: Plan
+    store: Store
+    parameters: ParameterServer
+    weights: Weights
+    make_env: bytes  # cloudpickled callable or None
+    on_batch: bytes  # the same
+
+
+def actor_role(
+    channel: Channel, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int
+) -> None:
+    """Act in environments ``first_env`` to ``first_env + num_envs``, write windows into lent
+    slots.
+    """
+    torch.set_num_threads(1)
+    config = shared.config
+    reported = 0
+    said = time.monotonic()
+
+    def steps() -> int:
+        """Agent steps since the last call."""
+        nonlocal reported, said
+        fresh, reported = actor.agent_steps - reported, actor.agent_steps
+        said = time.monotonic()
+        return fresh
+
+    def send_sequences(windows: Arrays) -> None:
+        columns = list(range(num_envs))
+        stock.flush()  # the vote hears of an episode before its end is trained
+        while columns:
+            channel.send(SlotsWanted(steps(), len(columns)))
+            with actor.times("waiting"):  # while the collector is full
+                slots = _expect(Slots, channel).slots
+            with actor.times("copying"):
+                shared.store.write(slots, windows, columns[: len(slots)])
+            channel.send(Written(slots))
+            columns = columns[len(slots) :]
+
+    def ask(episodes: list[Episode], wanted: int) -> None:
+        channel.send(EpisodesEnded(steps() if episodes else 0, episodes, wanted))
+
+    stock = BehaviourStock(ask, lambda: _expect(Drawn, channel).behaviours)
+    channel.send(Alive())
+    actor = Actor(
+        ActorCritic(config, shared.spec),
+        make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
+        rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
+        env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
+        get_parameters=shared.parameters.pull,
+        send_sequences=send_sequences,
+        end_episodes=stock.end_episodes,
+        next_behaviours=stock.next_behaviours,
+        first_env=first_env,
+        incarnation=incarnation,
+    )
+    actor.times = Times("environment", "inference", "copying", "waiting")
+    timed = time.monotonic()
+    while True:
+        actor.act()
+        actor.advance()
+        if time.monotonic() - said > HEARTBEAT:
+            stock.flush()
+            channel.send(Alive(steps()))
+        if time.monotonic() - timed > TIMES_EVERY:
+            timed = time.monotonic()
+            channel.send(TimesSpent(actor.times.take()))
+
+
+def learner_role(channel: Channel, shared: Shared) -> None:
+    """Train batches, publish parameters, write the tensors of checkpoints."""
+    torch.set_num_threads(1)  # the learner's threads share batches, not operations
+    config, plan = shared.config, shared.plan
+    times = Times("training", "copying", "pushing", "starved")
+
+    def publish(vector: Tensor, version: int) -> None:
+        with times("pushing"):
+            shared.parameters.push(vector, version)
+
+    learner = Learner(
+        ActorCritic(config, shared.spec),
+        plan.total_updates,
+        plan.device,
+        plan.learner_threads,
+        shared.weights,
+        publish,
+    )
+    on_batch = cloudpickle.loads(shared.on_batch)
+    trained, diagnostics = False, None
+    while True:
+        # One message an update: that one was trained is said when the next is taken, unless there
+        # is none yet.
+        if trained and not channel.waits():
+            channel.send(Progress([], trained, diagnostics))
+            trained, diagnostics = False, None
+        with times("starved"):
+            message = channel.receive()
+        match message:
+            case Batch(slots, diagnose, number):
+                with times("copying"):
+                    batch = shared.store.read(slots)
+                channel.send(Progress(slots, trained, diagnostics))
+                if on_batch is not None:
+                    learner.fetch()
+                    on_batch(learner, batch)
+                with times("training"):
+                    diagnostics = learner.update(batch, diagnose, number)
+                trained = True
+                if diagnostics is not None:
+                    diagnostics |= {f"learner_{name}": part for name, part in times.take().items()}
+            case Publish():
+                learner.publish()
+                channel.send(Published())
+            case Save(folder):
+                channel.send(_save(learner, Path(folder)))
+
+
+def _save(learner: Learner, folder: Path) -> Saved | NotSaved:
+    learner.fetch()
+    try:
+        checkpoint.write_tensors(folder, "model", learner.network.state_dict())
+        checkpoint.write_tensors(folder, "optimizer", learner.weights.optimizer_tensors())
+    except OSError as error:
+        return NotSaved(str(error))
+    return Saved(learner.weights.steps_trained)
+
+
+def evaluator_role(channel: Channel, shared: Shared) -> None:
+    """Play evaluation episodes with the newest parameters."""
+    torch.set_num_threads(1)
+    config = shared.config
+    model = ActorCritic(config, shared.spec)
+    evaluator = Evaluator(model, cloudpickle.loads(shared.make_env), env_threads=1)
+    version = -1
+    while True:
+        region = channel.receive().region
+        newest = shared.parameters.pull(model.flat.vector, version)
+        version = version if newest is None else newest
+        seed = seeding.stream(config.seed, "evaluation", max(version, 0))
+        result = evaluator.evaluate(region, seed, lambda: channel.send(Alive()))
+        channel.send(Evaluated(result, version))
+
+
+ROLES: dict[Role, Callable[..., None]] = {
+    "actor": actor_role,
+    "learner": learner_role,
+    "evaluator": evaluator_role,
+}
+
+
+def _expect(kind: type[Any], channel: Channel) -> Any:
+    """The next message, which answers a question."""
+    message = channel.receive()
+    if not isinstance(message, kind):
+        raise TypeError(f"expected {kind.__name__}, got {message!r}")
+    return message
+
+
+class BehaviourStock:
+    """Behaviours drawn ahead of need: where episodes end often, one question serves many of them,
+    and the supervisor wakes less often. Episodes that ended wait here for the next question.
+
+    What was drawn is used within FRESH seconds or not at all: no episode starts with what the vote
+    preferred long ago.
+    """
+
+    def __init__(
+        self, ask: Callable[[list[Episode], int], None], answer: Callable[[], list[Behaviour]]
+    ) -> None:
+        """``ask`` passes on episodes that ended and how many behaviours are wanted; ``answer``
+        waits for those.
+        """
+        self._ask, self._answer = ask, answer
+        self._stock: list[Behaviour] = []
+        self._asked = 0.0
+        self._used = 0  # while what was drawn then was fresh
+        self._ended: list[Episode] = []  # not passed on yet
+
+    def end_episodes(self, episodes: list[Episode]) -> None:
+        self._ended += episodes
+
+    def next_behaviours(self, wanted: int) -> Callable[[], list[Behaviour]]:
+        passed = time.monotonic() - self._asked
+        if passed < FRESH:
+            self._used += wanted
+            if len(self._stock) >= wanted:
+                taken, self._stock = self._stock[:wanted], self._stock[wanted:]
+                return lambda: taken
+        spare = int(self._used / max(passed, 1e-3) * FRESH * SPARE)
+        self._ask(self._ended, wanted + spare)
+        self._asked, self._used, self._ended = self._asked + passed, 0, []
+
+        def take() -> list[Behaviour]:
+            drawn = self._answer()
+            self._stock = drawn[wanted:]
+            return drawn[:wanted]
+
+        return take
+
+    def flush(self) -> None:
+        """Pass on every episode that ended."""
+        if self._ended:
+            self._ask(self._ended, 0)
+            self._ended = []

@@ -1,0 +1,416 @@
+"""The supervisor of actors, learners and an evaluator: it keeps the collector's books, feeds the
+learners, watches over all of them, and decides when to save and to evaluate.
+
+It knows no transport: children are started, sent messages and heard through ``Transport``
+(base.py). When no slot is free actors wait. A dead or stuck actor is replaced; a dead or stuck
+learner ends the run with the reason; a dead evaluator loses its evaluation. A checkpoint holds the
+learner, the vote and the counters, not the sequences under way: a resumed run starts new episodes
+and trains on those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+from dicerl.errors import DicerlError
+from dicerl.parts import collector
+from dicerl.records import checkpoint
+from dicerl.runtime.base import Handle, Role, RunContext, Transport
+from dicerl.runtime.messages import (
+    Alive,
+    Batch,
+    Crashed,
+    Drawn,
+    Ended,
+    EpisodesEnded,
+    Evaluate,
+    Evaluated,
+    Failed,
+    NotSaved,
+    Progress,
+    Publish,
+    Published,
+    Save,
+    Saved,
+    Slots,
+    SlotsWanted,
+    TimesSpent,
+    Written,
+)
+
+WAIT = 0.2  # seconds for news before the supervisor looks around
+BATCHES_AHEAD = 2  # sent to a learner before it asks
+PATIENCE = 5.0  # times runtime.stuck_seconds, with learners and the evaluator: updates take a while
+STARTING_SECONDS = 120.0  # at least, for a child that still imports or builds its environments
+
+
+@dataclass
+class Child:
+    """Any child as the supervisor sees it."""
+
+    role: ClassVar[Role]
+    handle: Handle | None = None
+    heard: float = 0.0  # when it last said something, or had nothing to answer
+    last_words: str = ""
+
+    def args(self) -> tuple[Any, ...]:
+        """What its role is started with."""
+        return ()
+
+    def owes(self) -> bool:
+        """Whether it should say something by and by."""
+        raise NotImplementedError
+
+
+@dataclass
+class ActorChild(Child):
+    role = "actor"
+    number: int = 0
+    first_env: int = 0
+    num_envs: int = 0
+    incarnation: int = 0  # of its present life
+    restarts: int = 0
+    stepped: bool = False  # in its present life
+    lent: list[int] = field(default_factory=list)
+    wanted: int = 0  # slots it waits for
+    times: dict[str, float] = field(default_factory=dict)  # where its time went lately
+
+    def args(self) -> tuple[Any, ...]:
+        return self.number, self.incarnation, self.first_env, self.num_envs
+
+    def owes(self) -> bool:
+        return not self.wanted
+
+
+@dataclass
+class LearnerChild(Child):
+    role = "learner"
+    ahead: int = 0  # batches it has not trained yet
+    asked: int = 0  # other questions it has not answered yet
+
+    def owes(self) -> bool:
+        return self.ahead + self.asked > 0
+
+
+@dataclass
+class EvaluatorChild(Child):
+    role = "evaluator"
+    evaluating: bool = False
+
+    def owes(self) -> bool:
+        return self.evaluating
+
+
+class Supervisor:
+    """A Runtime over any transport."""
+
+    def __init__(self, context: RunContext, transport: Transport) -> None:
+        config, plan = context.config, context.plan
+        self.config, self.coordinator, self._stop = config, context.coordinator, context.stop
+        self._transport = transport
+        self._children: dict[Handle, Child] = {}
+        self.collector = collector.build(config, plan.capacity)
+        self._batches = self.coordinator.updates  # sent to learners
+        self._feeding = True
+        self._folder: Path | None = None  # of the checkpoint being written
+        # A resumed run must not repeat the streams of its first life.
+        self._incarnation = 0 if context.start is None else context.start.state.incarnation + 1
+        self.learners = [LearnerChild() for _ in range(plan.num_learners)]
+        self.actors = [
+            ActorChild(number=i, first_env=a, num_envs=b - a, incarnation=self._incarnation)
+            for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))
+        ]
+        self._evaluator = EvaluatorChild()  # started when it is first needed
+        try:
+            for child in (*self.learners, *self.actors):
+                self._start(child)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self) -> bool:
+        """Train to the end of the run, or to a stop; True where the run is complete."""
+        c = self.coordinator
+        while not c.collected_all() and not self._stop():
+            self._tick()
+            if c.evaluation_due():
+                self._evaluate()
+            if c.checkpoint_due() and self._folder is None:
+                self._save()
+        complete = c.collected_all()
+        for actor in self.actors:
+            self._end(actor)
+        # a stop trains what the learner has, a complete run all there is
+        self._feeding = complete
+        self._until(lambda: not self._ahead() and not (self._feeding and self.collector.ready()))
+        if complete and self.config.evaluation.every:
+            self._until(lambda: not self._evaluator.evaluating)
+            self._ask(self.learners[0], Publish())
+            self._until(lambda: not self.learners[0].asked)
+            self._evaluate()
+            self._until(lambda: not self._evaluator.evaluating)
+        self._until(lambda: self._folder is None)
+        self._save()
+        self._until(lambda: self._folder is None)
+        return complete
+
+    def close(self) -> None:
+        """End every child; what had to be kept was saved before."""
+        self._transport.close()
+        if self._folder is not None:
+            checkpoint.discard(self._folder)
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self._tick()
+
+    def _tick(self) -> None:
+        """Wait for news from any child, deal with it, keep the learners fed and all alive."""
+        for handle, message in self._transport.receive(WAIT):
+            self._hear(self._children[handle], message)
+        self._feed_learners()
+        self._lend_slots()
+        self._look_after_silent()
+        self.coordinator.show()
+
+    # --- any child
+
+    def _start(self, child: Child) -> None:
+        child.handle = self._transport.start(child.role, *child.args())
+        child.heard, child.last_words = time.monotonic(), ""
+        self._children[child.handle] = child
+
+    def _end(self, child: Child) -> None:
+        """End its process, or whatever it is; slots an actor had are given back unwritten."""
+        if child.handle is not None:
+            child.handle.kill()
+            del self._children[child.handle]
+            child.handle = None
+        if isinstance(child, ActorChild):
+            self.collector.give_back(child.lent)
+            child.lent, child.wanted, child.stepped = [], 0, False
+
+    def _tell(self, child: Child, message: Any) -> None:
+        if child.handle is not None:
+            child.handle.send(message)
+
+    def _ask(self, learner: LearnerChild, message: Any) -> None:
+        """What it answers beside training batches."""
+        learner.asked += 1
+        self._tell(learner, message)
+
+    def _hear(self, child: Child, message: Any) -> None:
+        """One message of a child."""
+        child.heard = time.monotonic()
+        match message:
+            case Failed(reason):
+                what = "evaluation failed: " if child.role == "evaluator" else ""
+                raise DicerlError(what + reason)
+            case Crashed(reason, traceback):
+                child.last_words = reason
+                self._crashed(child, traceback)
+            case Ended(how):
+                self._died(child, child.last_words or how)
+            case _ if isinstance(child, ActorChild):
+                self._hear_actor(child, message)
+            case _ if isinstance(child, LearnerChild):
+                self._hear_learner(child, message)
+            case Evaluated(result, version):
+                self._evaluator.evaluating = False
+                self.coordinator.evaluated(result, version)
+
+    def _crashed(self, child: Child, traceback: str) -> None:
+        """A bug: an actor's may be its environment's, and a new one may do better."""
+        c = self.coordinator
+        match child:
+            case ActorChild():
+                c.event("actor_crashed", actor=child.number, traceback=traceback)
+            case LearnerChild():
+                c.event("learner_crashed", traceback=traceback)
+                raise DicerlError(f"the learner failed: {child.last_words}")
+            case _:
+                raise DicerlError(f"evaluation failed: {child.last_words}")
+
+    def _died(self, child: Child, reason: str) -> None:
+        """It ended, or it was silent for too long."""
+        self._end(child)
+        match child:
+            case ActorChild():
+                self._replace(child, reason)
+            case LearnerChild():
+                directory = self.coordinator.run.directory
+                whole = checkpoint.checkpoints_of(directory)
+                where = (
+                    f"from update {whole[-1].name}"
+                    if whole
+                    else "from the beginning (there is no checkpoint yet)"
+                )
+                raise DicerlError(
+                    f"the learner {reason}; go on {where} with: dicerl resume {directory}"
+                )
+            case _:
+                self._evaluator.evaluating = False  # the next evaluation starts a new one
+                self.coordinator.event("evaluator_died", reason=reason)
+                self.coordinator.progress.say(f"the evaluator {reason}; this evaluation is skipped")
+
+    def _look_after_silent(self) -> None:
+        """A child that owes us a word for too long is taken for dead."""
+        now, stuck = time.monotonic(), self.config.runtime.stuck_seconds
+        for child in list(self._children.values()):
+            if isinstance(child, ActorChild) and child.stepped:
+                patience = stuck
+            elif isinstance(child, ActorChild):
+                patience = max(stuck, STARTING_SECONDS)
+            else:
+                patience = max(PATIENCE * stuck, STARTING_SECONDS)
+            if not child.owes():
+                child.heard = now if child.role != "actor" else child.heard
+            elif now - child.heard > patience:
+                if child.role == "learner":
+                    raise DicerlError(
+                        f"the learner did nothing for {patience:.0f} s; the run ends here"
+                    )
+                self._died(child, f"did nothing for {patience:.0f} s")
+
+    # --- actors
+
+    def _hear_actor(self, actor: ActorChild, message: Any) -> None:
+        match message:
+            case Alive(steps):
+                self._stepped(actor, steps)
+            case SlotsWanted(steps, count):
+                self._stepped(actor, steps)
+                actor.wanted = count
+            case Written(slots):
+                self.collector.receive(slots)
+                actor.lent = []
+            case EpisodesEnded(steps, episodes, wanted):
+                self._stepped(actor, steps)
+                self.coordinator.end_episodes(actor.number, episodes)
+                if wanted:
+                    drawn = self.coordinator.next_behaviours(actor.number, wanted)
+                    self._tell(actor, Drawn(drawn))
+            case TimesSpent(fractions):
+                actor.times = fractions
+
+    def _stepped(self, actor: ActorChild, steps: int) -> None:
+        self.coordinator.stepped(steps)
+        actor.stepped = actor.stepped or steps > 0
+
+    def _replace(self, actor: ActorChild, reason: str) -> None:
+        """A new life with fresh random streams, up to runtime.max_restarts times."""
+        actor.restarts += 1
+        self.coordinator.event(
+            "actor_replaced", actor=actor.number, reason=reason, restarts=actor.restarts
+        )
+        most = self.config.runtime.max_restarts
+        if actor.restarts > most:
+            raise DicerlError(
+                f"actor {actor.number} had to be replaced {actor.restarts} times"
+                f" (runtime.max_restarts is {most}), last because it {reason}"
+            )
+        self.coordinator.progress.say(f"actor {actor.number} {reason}; replaced")
+        actor.incarnation += 1
+        self._incarnation = max(self._incarnation, actor.incarnation)
+        self._start(actor)
+
+    def _lend_slots(self) -> None:
+        for actor in sorted(self.actors, key=lambda a: a.heard):  # who waits longest comes first
+            if actor.wanted and self.collector.num_free:
+                actor.lent, actor.wanted = self.collector.lend(actor.wanted), 0
+                actor.heard = time.monotonic()  # its wait was ours: patience starts anew
+                self._tell(actor, Slots(actor.lent))
+
+    def _actor_times(self) -> dict[str, float]:
+        """The actors' mean."""
+        names = {name for actor in self.actors for name in actor.times}
+        return {
+            f"actor_{name}": sum(a.times.get(name, 0.0) for a in self.actors) / len(self.actors)
+            for name in sorted(names)
+        }
+
+    # --- learners
+
+    def _hear_learner(self, learner: LearnerChild, message: Any) -> None:
+        match message:
+            case Progress(copied, trained, diagnostics):
+                self.collector.taken(copied)
+                if trained:
+                    learner.ahead -= 1
+                    extra = None
+                    if diagnostics is not None:
+                        extra = self.collector.numbers() | self._actor_times()
+                    self.coordinator.trained(diagnostics, extra)
+            case Published():
+                learner.asked -= 1
+            case Saved(steps_trained):
+                learner.asked -= 1
+                self._finish_checkpoint(steps_trained)
+            case NotSaved(reason):
+                assert self._folder is not None
+                raise checkpoint.failed(self.coordinator.run.directory, self._folder, reason)
+
+    def _ahead(self) -> int:
+        """Batches that are not trained yet."""
+        return sum(learner.ahead for learner in self.learners)
+
+    def _feed_learners(self) -> None:
+        while self._feeding and self._folder is None and self.collector.ready():
+            learner = min(self.learners, key=lambda x: x.ahead)
+            if learner.ahead == BATCHES_AHEAD:
+                break
+            learner.ahead += 1
+            round_, rest = divmod(self._batches, self.config.log_every)
+            # learners that alternate are diagnosed in turn
+            diagnose = rest == round_ % min(len(self.learners), self.config.log_every)
+            slots = self.collector.next_batch()
+            self._tell(learner, Batch(slots, diagnose, self._batches))
+            self._batches += 1
+
+    # --- checkpoints and evaluation
+
+    def _save(self) -> None:
+        """Nothing is trained meanwhile: a checkpoint is that of an update."""
+        feeding, self._feeding = self._feeding, False
+        self._until(lambda: not self._ahead())
+        self._feeding = feeding
+        directory = self.coordinator.run.directory
+        try:
+            self._folder = checkpoint.begin(directory)
+        except OSError as error:
+            nothing = directory / "checkpoints" / "tmp-none"
+            raise checkpoint.failed(directory, nothing, error) from error
+        self.coordinator.checkpoint_begins()
+        self._ask(self.learners[0], Save(str(self._folder)))
+
+    def _finish_checkpoint(self, steps_trained: int) -> None:
+        c, folder = self.coordinator, self._folder
+        assert folder is not None
+        try:
+            checkpoint.finish(folder, c.run.directory, c.state(steps_trained, self._incarnation))
+        except OSError as error:
+            raise checkpoint.failed(c.run.directory, folder, error) from error
+        c.saved()
+        self._folder = None
+
+    def _evaluate(self) -> None:
+        """Ask for an evaluation of the newest published parameters, unless one is under way."""
+        evaluator = self._evaluator
+        if evaluator.evaluating:
+            return
+        if evaluator.handle is None:
+            self._start(evaluator)
+        self.coordinator.evaluation_begins()
+        evaluator.evaluating, evaluator.heard = True, time.monotonic()
+        self._tell(evaluator, Evaluate(self.coordinator.behaviours.evaluation_region()))
+
+
+def _split(total: int, parts: int) -> list[tuple[int, int]]:
+    """[first, last) environment of each actor."""
+    borders = [total * i // parts for i in range(parts + 1)]
+    return list(pairwise(borders))
