@@ -1,0 +1,181 @@
+"""records/fields.py: what runs write is what is declared, no more and no less."""
+
+import os
+import subprocess
+import sys
+import time
+
+import gymnasium
+import pytest
+
+import dicerl
+from dicerl.core import family
+from dicerl.errors import DicerlError
+from dicerl.records import fields
+from dicerl.records.metrics import read_lines
+from dicerl.records.run import software
+
+# Together they take every branch that adds a field: a family with several parameters, one with
+# another parameter, auxiliary losses, drawn coefficients, a trained temperature, replay.
+VARIANTS = ("dice", "mixture", "epsilon", "casa/random_scaling", "casa/trainable_tau", "laser")
+STEPS = 200  # of an environment, until it takes its actor down
+
+
+class Fatal(gymnasium.Wrapper):
+    """Ends the process that plays it after some steps. Slow enough that the actor says several
+    times where its time went.
+    """
+
+    def __init__(self, render_mode=None):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.left = STEPS
+
+    def step(self, action):
+        self.left -= 1
+        if not self.left:
+            raise SystemExit("as an actor that crashes")  # an Exception would be the environment's
+        time.sleep(0.001)
+        return super().step(action)
+
+
+def small(variant, directory, **changes):
+    return dicerl.preset(
+        "debug",
+        variant,
+        **{
+            "env.id": "CartPole-v1",
+            "frames": 300,
+            "log_every": 1,
+            "evaluation.every": 200,
+            "evaluation.max_steps": 10,
+            "tensorboard": False,
+            "run_dir": str(directory),
+            **changes,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """The lines of short serial runs of every variant."""
+    root = tmp_path_factory.mktemp("serial")
+    lines = []
+    for i, variant in enumerate(VARIANTS):
+        run = dicerl.train(small(variant, root / str(i)), quiet=True)
+        lines += read_lines(run.directory / "metrics.jsonl")
+    return lines
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    """The lines of a process run whose actor crashes: children take seconds to start, so there is
+    one, without an evaluator, and it ends with the crash.
+    """
+    directory = tmp_path_factory.mktemp("process") / "run"
+    config = small(
+        "dice",
+        directory,
+        **{
+            "frames": 10**6,
+            "evaluation.every": 0,
+            "runtime.kind": "process",
+            "runtime.num_actors": 1,
+            "runtime.max_restarts": 0,
+        },
+    )
+    with pytest.raises(DicerlError, match="as an actor that crashes"):
+        dicerl.train(config, make_env=Fatal, quiet=True)
+    return read_lines(directory / "metrics.jsonl")
+
+
+def written(lines):
+    """{kind: names of its fields}"""
+    found = {}
+    for line in lines:
+        found.setdefault(line["kind"], set()).update(line)
+    return found
+
+
+def test_a_serial_run_writes_no_field_that_is_not_declared(serial):
+    found = written(serial)
+    assert found.keys() == fields.LINES.keys()
+    assert {kind: names - fields.LINES[kind].keys() for kind, names in found.items()} == {
+        kind: set() for kind in found
+    }
+
+
+def test_a_process_run_writes_no_field_that_is_not_declared(process):
+    found = written(process)
+    assert found.keys() == fields.LINES.keys() - {"evaluation"}
+    assert {kind: names - fields.LINES[kind].keys() for kind, names in found.items()} == {
+        kind: set() for kind in found
+    }
+
+
+def test_every_declared_field_is_written_by_one_of_them(serial, process):
+    found = written(serial + process)
+    unwritten = {
+        (kind, name) for kind, names in fields.LINES.items() for name in names.keys() - found[kind]
+    }
+    # a package outside its own git repository has no commit
+    assert unwritten == ({("event", "commit")} if "commit" not in software() else set())
+
+
+def test_times_are_said_of_every_stage(serial, process):
+    def stages(lines, who):
+        names = {name for line in lines if line["kind"] == "train" for name in line}
+        return [s for s in fields.STAGES_OF[who] if fields.stage_field(who, s) in names]
+
+    assert stages(process, "actor") == list(fields.ACTOR_STAGES)
+    assert stages(process, "learner") == list(fields.LEARNER_STAGES)
+    # one process: nobody waits
+    assert stages(serial, "actor") == [s for s in fields.ACTOR_STAGES if s != "waiting"]
+    assert stages(serial, "learner") == [s for s in fields.LEARNER_STAGES if s != "starved"]
+
+
+def test_every_field_is_declared_once_with_a_meaning():
+    for kind in fields.KINDS:
+        names = [
+            f.name
+            for x in (*fields.COMMON, *kind.contents)
+            for f in (x.fields() if isinstance(x, fields.Family) else (x,))
+        ]
+        assert len(set(names)) == len(names), kind.name
+        assert all(f.meaning for f in fields.LINES[kind.name].values())
+
+
+def test_every_parameter_of_every_family_is_declared():
+    assert set(fields.PARAMETER_NAMES) == {
+        name for names in family.PARAMETERS.values() for name in names
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (fields.stage_field("actor", "waiting"), "actor_waiting"),
+        (fields.stage_field("learner", "copying"), "learner_copying"),
+        (fields.tile_field("tile_values", "epsilon", several=False), "tile_values"),
+        (fields.tile_field("tile_visits", "weight_low", several=True), "tile_visits_weight_low"),
+        (fields.FAVOURED.name("epsilon"), "favoured_epsilon"),
+        (fields.BATCH_MEAN.name("weight_low"), "weight_low_mean"),
+        (fields.EVALUATED.name("inv_temperature"), "inv_temperatures"),
+        (fields.DRAWN.name("epsilon"), "epsilon"),
+        (fields.GREEDY.name("stderr"), "greedy_stderr"),
+    ],
+)
+def test_names_of_families(name, expected):
+    assert name == expected
+    assert any(name in names for names in fields.LINES.values())
+
+
+def test_a_name_that_is_not_declared_is_an_error():
+    assert fields.declared("train", "frames", "entropy") == ("frames", "entropy")
+    with pytest.raises(KeyError, match="entrophy"):
+        fields.declared("train", "entrophy")
+
+
+def test_the_declaration_needs_no_torch():
+    script = "import sys, dicerl.records.fields; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ, check=False)
+    assert done.returncode == 0
