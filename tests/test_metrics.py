@@ -1,6 +1,9 @@
-"""metrics.py: what a full disk does to it, and what is cut when a run goes on."""
+"""metrics.py and progress.py: what a full disk does to the files, what is cut when a run goes on,
+what stands in TensorBoard and in the progress line.
+"""
 
 import contextlib
+import io
 import json
 import resource
 import sys
@@ -11,6 +14,7 @@ import pytest
 
 from dicerl.errors import DicerlError
 from dicerl.records.metrics import Metrics, read_lines
+from dicerl.records.progress import Progress
 
 COUNTERS = {"agent_steps": 0, "frames": 0, "updates": 0}
 
@@ -107,3 +111,44 @@ def test_what_was_written_after_the_offset_is_moved_aside(tmp_path):
     Metrics(tmp_path, tensorboard=False).close()  # from the beginning
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
     assert (tmp_path / "metrics.discarded.jsonl").read_bytes() == whole[offset:] + whole[:offset]
+
+
+def test_tensorboard_holds_the_numbers_of_train_and_evaluation_lines(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    metrics = Metrics(tmp_path)
+    at = COUNTERS | {"frames": 40}
+    metrics.write("train", at, {"entropy": 0.5, "episodes": 3, "tile_values": [1.0]})
+    metrics.write("episode", at, {"return": 1.0})
+    metrics.write("evaluation", at, {"mean_return": 2.0, "returns": [2.0]})
+    metrics.write("event", at, {"event": "start", "restarts": 1})
+    metrics.close()
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    scalars = {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.scalars.Keys()}
+    assert scalars == {
+        "train/entropy": [(40, 0.5)],
+        "train/episodes": [(40, 3.0)],
+        "evaluation/mean_return": [(40, 2.0)],
+    }
+
+
+def test_the_progress_line():
+    out = io.StringIO()
+    Progress("", stream=out).update(
+        {
+            "frames": 1000,
+            "total_frames": 30_000,
+            "updates": 1234,
+            "episodes": 56,
+            "recent_return": 7.125,
+            "entropy": 0.20449,
+            "policy_lag": 1.72,
+            "favoured": lambda: {"inv_temperature": (1.0, 2.0), "weight_low": (0.25, 0.5)},
+        }
+    )
+    assert out.getvalue() == (
+        "frames 1,000 of 30,000  frames/s 0  time left –  return, recent 7.12  best 7.12"
+        "  evaluation, best –  entropy 0.204  1/tau favoured 1.00–2.00"
+        "  weight low favoured 0.25–0.50  policy lag 1.7  updates 1,234  episodes 56  loss –\n"
+    )

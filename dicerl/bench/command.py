@@ -17,10 +17,6 @@ STAGES = {
     "training alone": "train_steps_per_s",
     "limit": "limit_steps_per_s",
 }
-WAITS = {
-    "actor": ("environment", "inference", "copying", "waiting"),
-    "learner": ("training", "copying", "pushing", "starved"),
-}
 
 
 def add_parser(commands: Any, add_config: Any) -> None:
@@ -85,6 +81,9 @@ def run(args: argparse.Namespace, config_of: Any) -> int:
 
 def describe(result: dict[str, Any]) -> list[str]:
     """For a person."""
+    # imported here: the command line starts without numpy
+    from dicerl.records.fields import STAGES_OF, stage_field
+
     median = f", medians of {result['repeat']}" if result["repeat"] > 1 else ""
     lines = [
         f"{result['env']}, preset {result['preset']}, {result['cores']} cores, learner on"
@@ -100,9 +99,11 @@ def describe(result: dict[str, Any]) -> list[str]:
             f"  {'the whole, ' + kind:<24}{whole['steps_per_s']:>12,.0f}  "
             f" {whole['efficiency']:.0%} of the limit{mark}"
         )
-        for who, names in WAITS.items():
+        for who, names in STAGES_OF.items():
             parts = [
-                f"{name} {whole[f'{who}_{name}']:.0%}" for name in names if f"{who}_{name}" in whole
+                f"{name} {whole[field]:.0%}"
+                for name in names
+                if (field := stage_field(who, name)) in whole
             ]
             if parts:
                 lines.append(f"    {who + ':':<10}{', '.join(parts)}")

@@ -11,27 +11,16 @@ from typing import Any
 from dicerl.bench.memory import Watch
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
+from dicerl.records.fields import STAGE_FIELDS, declared
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.launch import run_to_end
 from dicerl.runtime.setup import Plan, prepare_model
 
-# Of a train line: fractions of the actors' and of the learner's time, and how far the two are
-# apart.
-TOLD = (
-    "actor_environment",
-    "actor_inference",
-    "actor_copying",
-    "actor_waiting",
-    "learner_training",
-    "learner_copying",
-    "learner_pushing",
-    "learner_starved",
-    "queued_sequences",
-    "policy_lag",
-    "policy_lag_max",
-    "valid_fraction",
+# Of a train line: shares of the actors' and of the learner's time, and how far the two are apart.
+MEASURED = declared(
+    "train", *STAGE_FIELDS, "queued_sequences", "policy_lag", "policy_lag_max", "valid_fraction"
 )
 
 STEPS_A_LINE = 3200  # trained ones between two train lines
@@ -90,8 +79,8 @@ class Stopwatch(Progress):
 def whole(
     config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: Stopwatch | None = None
 ) -> dict[str, float]:
-    """{"steps_per_s", "memory_bytes" (the most), and what of TOLD the runtime tells} of a real run,
-    evaluation and checkpoints aside.
+    """{"steps_per_s", "memory_bytes" (the most), and what of MEASURED the runtime writes} of a real
+    run, evaluation and checkpoints aside.
     """
     watch = watch or Stopwatch(
         seconds, spec.action_repeat, machine.capacity * config.sequence.length
@@ -129,7 +118,7 @@ def whole(
         ]
     means = {
         name: statistics.fmean(x[name] for x in lines if name in x)
-        for name in TOLD
+        for name in MEASURED
         if any(name in x for x in lines)
     }
     return {"steps_per_s": watch.steps_per_s(), "memory_bytes": memory.most, **means}

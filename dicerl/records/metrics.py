@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.errors import DicerlError
+from dicerl.records.fields import KINDS
+
+IN_TENSORBOARD = tuple(kind.name for kind in KINDS if kind.tensorboard)
 
 
 class Metrics:
@@ -42,6 +45,12 @@ class Metrics:
                 self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
     def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
+        """Append a line of a ``kind`` of ``records.fields``: its ``counters`` (the common fields
+        beside kind and time) and its other ``values``.
+
+        Names are not checked here, it is called for every episode; tests/test_metrics_fields.py
+        compares them with the declaration.
+        """
         line = {
             "kind": kind,
             "time": round(time.time(), 3),
@@ -53,7 +62,7 @@ class Metrics:
         if kind == "evaluation":
             with _writing(self._evaluations), self._evaluations.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        if self._tensorboard is not None and kind in ("train", "evaluation"):
+        if self._tensorboard is not None and kind in IN_TENSORBOARD:
             with _writing(self._tensorboard_directory):
                 for name, value in values.items():
                     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -16,6 +16,11 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from dicerl.records.fields import LINES
+
+# fields of a train line that are shown under their own name, with so many digits
+DIGITS = {"entropy": 3, "policy_lag": 1, "loss": 3}
+
 
 def duration(seconds: float) -> str:
     seconds = int(max(0, seconds))
@@ -31,6 +36,11 @@ def duration(seconds: float) -> str:
 
 def number(value: Any, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _cell(name: str, values: dict[str, Any]) -> tuple[str, str]:
+    """(label, text) of a field of the train lines."""
+    return LINES["train"][name].label, number(values.get(name), DIGITS[name])
 
 
 def output() -> Console:
@@ -83,12 +93,12 @@ class Progress:
             ("return, recent", number(recent)),
             ("best", number(self._best)),
             ("evaluation, best", number(values.get("best_evaluation"))),
-            ("entropy", number(values.get("entropy"), 3)),
+            _cell("entropy", values),
             *((f"{name} favoured", text) for name, text in favoured),
-            ("policy lag", number(values.get("policy_lag"), 1)),
+            _cell("policy_lag", values),
             ("updates", f"{values['updates']:,}"),
             ("episodes", f"{values['episodes']:,}"),
-            ("loss", number(values.get("loss"), 3)),
+            _cell("loss", values),
         ]
         if not self._console.is_terminal:
             self.say("  ".join(f"{name} {value}" for name, value in cells))

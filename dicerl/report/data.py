@@ -11,30 +11,36 @@ import numpy as np
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
 from dicerl.records import checkpoint
+from dicerl.records.fields import (
+    DRAWN,
+    FAVOURED,
+    GREEDY,
+    LINES,
+    PARAMETER_NAMES,
+    STAGE_FIELDS,
+    declared,
+    tile_field,
+)
 from dicerl.records.run import in_use
 from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
 
 MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
 
-# what an episode may draw
-PARAMETERS = tuple(dict.fromkeys(name for names in family.PARAMETERS.values() for name in names))
-EPISODE = ("frames", "return", "length", *PARAMETERS)
-EVALUATION = ("frames", "mean_return", "stderr", "greedy_mean_return", "greedy_stderr")
-STAGES = (
-    "actor_environment",
-    "actor_inference",
-    "actor_copying",
-    "actor_waiting",
-    # fractions of the time
-    "learner_training",
-    "learner_copying",
-    "learner_pushing",
-    "learner_starved",
+# The fields that figures draw, by kind of line.
+EPISODE = declared("episode", "frames", "return", "length", *map(DRAWN.name, PARAMETER_NAMES))
+EVALUATION = declared(
+    "evaluation",
+    "frames",
+    "mean_return",
+    "stderr",
+    GREEDY.name("mean_return"),
+    GREEDY.name("stderr"),
 )
-TRAIN = (
+TRAIN = declared(
+    "train",
     "frames",
     "entropy",
-    *(f"favoured_{name}" for name in PARAMETERS),
+    *map(FAVOURED.name, PARAMETER_NAMES),
     "trainable_inv_temperature",
     "loss_value",
     "loss_q",
@@ -48,7 +54,7 @@ TRAIN = (
     "sequence_age",
     "frames_per_s",
     "queued_sequences",
-    *STAGES,
+    *STAGE_FIELDS,
 )
 
 
@@ -234,12 +240,7 @@ class RunData:
         return self._lines.damaged
 
     def _add(self, lines: list[dict[str, Any]]) -> None:
-        kinds: dict[Any, list[dict[str, Any]]] = {
-            "train": [],
-            "episode": [],
-            "evaluation": [],
-            "event": [],
-        }
+        kinds: dict[Any, list[dict[str, Any]]] = {kind: [] for kind in LINES}
         for line in lines:
             kind = line.get("kind")
             if isinstance(kind, str) and kind in kinds:
@@ -256,10 +257,12 @@ class RunData:
 
     def _add_tiles(self, lines: list[dict[str, Any]]) -> None:
         for name in self.parameters:
-            end = f"_{name}" if len(self.parameters) > 1 else ""
+            several = len(self.parameters) > 1
+            of_values = tile_field("tile_values", name, several)
+            of_visits = tile_field("tile_visits", name, several)
             rows = []
             for line in lines:
-                values, visits = line.get(f"tile_values{end}"), line.get(f"tile_visits{end}")
+                values, visits = line.get(of_values), line.get(of_visits)
                 if (
                     not isinstance(values, list)
                     or not isinstance(visits, list)

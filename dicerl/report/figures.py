@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from dicerl.records.fields import LINES, STAGES_OF, stage_field
 from dicerl.report.compare import PALETTE, Group, groups
-from dicerl.report.data import STAGES, RunData
+from dicerl.report.data import RunData
 
 Figure = dict[str, Any]
 POINTS = 120  # of a curve
@@ -191,6 +192,14 @@ def curves(
     return figure(data, frames_axis(), y)
 
 
+def train_curves(
+    all_groups: list[Group], name: str, title: str = "{unit}", **how: Any
+) -> Figure | None:
+    """One field of the train lines over frames; its unit is the axis, or stands in ``title``."""
+    axis_title = title.format(unit=LINES["train"][name].unit)
+    return curves(all_groups, lambda run: run.train(name), axis_title, **how)
+
+
 def training_return(all_groups: list[Group]) -> Figure | None:
     return curves(
         all_groups,
@@ -254,12 +263,7 @@ def _known(x: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def gradient_norm(all_groups: list[Group]) -> Figure | None:
-    drawn = curves(
-        all_groups,
-        lambda run: run.train("gradient_norm"),
-        "gradient norm before the clip",
-        log=True,
-    )
+    drawn = train_curves(all_groups, "gradient_norm", "gradient norm before the clip", log=True)
     clips = {run.setting("optimizer.clip_norm") for g in all_groups for run in g.runs}
     if drawn is not None and len(clips) == 1 and isinstance(clip := clips.pop(), int | float):
         drawn["layout"]["shapes"] = [
@@ -301,7 +305,11 @@ def clipped(all_groups: list[Group]) -> Figure | None:
         figure(
             data,
             frames_axis(),
-            axis("share of ratios that are clipped", tickformat=".0%", rangemode="tozero"),
+            axis(
+                f"{LINES['train']['rho_clipped'].unit} that are clipped",
+                tickformat=".0%",
+                rangemode="tozero",
+            ),
         )
         if data
         else None
@@ -316,14 +324,14 @@ def stages(all_groups: list[Group]) -> Figure | None:
     rows: list[tuple[str, str, float, float]] = []
     for g in all_groups:
         speed = _late_mean(g, "frames_per_s")
-        for stage in STAGES:
-            who, what = stage.split("_")
-            share = _late_mean(g, stage)
-            if np.isfinite(share):
-                rows.append((f"{g.label}, {who}", what, share, speed / max(share, 1e-9)))
+        for who, names in STAGES_OF.items():
+            for what in names:
+                share = _late_mean(g, stage_field(who, what))
+                if np.isfinite(share):
+                    rows.append((f"{g.label}, {who}", what, share, speed / max(share, 1e-9)))
     bars = list(dict.fromkeys(bar for bar, *_ in rows))[::-1]
     data = []
-    for i, what in enumerate(dict.fromkeys(stage.split("_")[1] for stage in STAGES)):
+    for i, what in enumerate(dict.fromkeys(s for names in STAGES_OF.values() for s in names)):
         own = [(bar, share, speed) for bar, stage, share, speed in rows if stage == what]
         if own:
             data.append(

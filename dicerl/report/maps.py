@@ -10,19 +10,14 @@ import numpy as np
 
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
+from dicerl.records.fields import FAVOURED, PARAMETERS
 from dicerl.report.compare import DASHES, PALETTE
 from dicerl.report.data import RunData
 from dicerl.report.figures import Figure, axis, figure, frames_axis, plain, see_through
 
 SCALE = "Cividis"  # the same order of light and dark for every eye
 RECENT = 50  # episodes behind a column of the visits
-SYMBOL = {
-    "inv_temperature": "1/τ",
-    "inv_temperature_low": "1/τ₁",
-    "inv_temperature_high": "1/τ₂",
-    "epsilon": "ε",
-    "weight_low": "w",
-}
+SYMBOL = {parameter.name: parameter.unit for parameter in PARAMETERS}
 TICKS = {"epsilon": (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01), "weight_low": (0, 0.25, 0.5, 0.75, 1)}
 
 
@@ -116,7 +111,7 @@ def value_map(run: RunData, parameter: str) -> Figure | None:
                     },
                 }
             )
-        x, favoured = run.train(f"favoured_{parameter}")
+        x, favoured = run.train(FAVOURED.name(parameter))
         if len(x):
             data.append(
                 {

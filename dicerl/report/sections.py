@@ -5,14 +5,15 @@ sends it to the browser.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from dicerl.envs.atari import ATARI_57, game_name
+from dicerl.records.fields import FAVOURED, LINES, stage_field
 from dicerl.report import figures, maps
 from dicerl.report.compare import Group, colour, differences, flat, groups
 from dicerl.report.data import RunData
 
+FAVOURED_TEMPERATURE = FAVOURED.name("inv_temperature")
 MAPS = 4  # runs whose temperature maps are shown
 
 
@@ -97,15 +98,13 @@ def _temperatures(runs: Sequence[RunData], together: list[Group]) -> Section:
     part.add(
         "entropy",
         "Entropy",
-        figures.curves(
-            together, lambda run: run.train("entropy"), "entropy of π<sub>τ</sub> (nats)"
-        ),
+        figures.train_curves(together, "entropy", "entropy of π<sub>τ</sub> ({unit})"),
         "Of the policies that acted, each at its own τ: no bonus holds it up.",
     )
     part.add(
         "favoured",
         "Favoured temperature",
-        figures.curves(together, _favoured, "1/τ"),
+        figures.curves(together, _favoured, LINES["train"][FAVOURED_TEMPERATURE].unit),
         "Middle of the tile the bandits value most; of a trainable τ, its value. Higher is"
         " greedier.",
     )
@@ -131,7 +130,7 @@ def _title(run: str, words: str) -> str:
 
 def _favoured(run: RunData) -> figures.Curve:
     learned = run.train("trainable_inv_temperature")
-    return learned if len(learned[0]) else run.train("favoured_inv_temperature")
+    return learned if len(learned[0]) else run.train(FAVOURED_TEMPERATURE)
 
 
 def _maps(part: Section, run: RunData, name: str) -> None:
@@ -181,22 +180,9 @@ def _maps(part: Section, run: RunData, name: str) -> None:
 
 def _learning(together: list[Group]) -> Section:
     part = Section("Learning")
-    for field, title, unit in (
-        ("loss_value", "Value loss", "½ (V-Trace target − V)²"),
-        ("loss_q", "Q loss", "½ (ReTrace target − Q)²"),
-    ):
-        part.add(
-            field,
-            title,
-            figures.curves(together, partial(RunData.train, name=field), unit, log=True),
-        )
-    part.add(
-        "loss_policy",
-        "Policy loss",
-        figures.curves(
-            together, lambda run: run.train("loss_policy"), "surrogate; its gradient matters"
-        ),
-    )
+    part.add("loss_value", "Value loss", figures.train_curves(together, "loss_value", log=True))
+    part.add("loss_q", "Q loss", figures.train_curves(together, "loss_q", log=True))
+    part.add("loss_policy", "Policy loss", figures.train_curves(together, "loss_policy"))
     part.add(
         "gradient_norm",
         "Gradient norm",
@@ -206,9 +192,7 @@ def _learning(together: list[Group]) -> Section:
     part.add(
         "value_explained",
         "Value explained",
-        figures.curves(
-            together, lambda run: run.train("value_explained"), "1 − var(error) / var(target)"
-        ),
+        figures.train_curves(together, "value_explained"),
         "1: V predicts its targets; 0: no better than their mean.",
     )
     return part
@@ -219,13 +203,13 @@ def _data(together: list[Group]) -> Section:
     part.add(
         "policy_lag",
         "Policy lag",
-        figures.curves(together, lambda run: run.train("policy_lag"), "learner updates"),
+        figures.train_curves(together, "policy_lag"),
         "Updates between acting and training, mean over every batch.",
     )
     part.add(
         "ratio",
         "Importance ratio",
-        figures.curves(together, lambda run: run.train("ratio_mean"), "mean of π / μ"),
+        figures.train_curves(together, "ratio_mean"),
         "Near 1: the data is nearly on-policy.",
     )
     part.add(
@@ -237,7 +221,7 @@ def _data(together: list[Group]) -> Section:
     part.add(
         "age",
         "Age of the data",
-        figures.curves(together, lambda run: run.train("sequence_age"), "seconds"),
+        figures.train_curves(together, "sequence_age"),
         "From acting to training.",
     )
     return part
@@ -248,7 +232,7 @@ def _speed(together: list[Group]) -> Section:
     part.add(
         "throughput",
         "Throughput",
-        figures.curves(together, lambda run: run.train("frames_per_s"), "frames / s"),
+        figures.train_curves(together, "frames_per_s"),
         "All stages together. `dicerl bench` measures each stage alone.",
     )
     part.add(
@@ -262,16 +246,14 @@ def _speed(together: list[Group]) -> Section:
     part.add(
         "starved",
         "Learner waits for data",
-        figures.curves(
-            together, lambda run: run.train("learner_starved"), "share of time", percent=True
-        ),
+        figures.train_curves(together, stage_field("learner", "starved"), percent=True),
         "High: the actors are the slow stage. Near 0: the learner is.",
         only,
     )
     part.add(
         "queue",
         "Windows that wait for the learner",
-        figures.curves(together, lambda run: run.train("queued_sequences"), "sequences"),
+        figures.train_curves(together, "queued_sequences"),
         "A full collector makes the actors wait.",
         only,
     )
