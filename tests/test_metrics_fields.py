@@ -1,9 +1,11 @@
 """records/fields.py: what runs write is what is declared, no more and no less."""
 
 import os
+import runpy
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -18,6 +20,7 @@ from dicerl.records.run import software
 # Together they take every branch that adds a field: a family with several parameters, one with
 # another parameter, auxiliary losses, drawn coefficients, a trained temperature, replay.
 VARIANTS = ("dice", "mixture", "epsilon", "casa/random_scaling", "casa/trainable_tau", "laser")
+DOCS = Path(__file__).parents[1] / "docs"
 STEPS = 200  # of an environment, until it takes its actor down
 
 
@@ -179,3 +182,8 @@ def test_the_declaration_needs_no_torch():
     script = "import sys, dicerl.records.fields; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], env=os.environ, check=False)
     assert done.returncode == 0
+
+
+def test_the_page_of_the_docs_is_what_the_declaration_makes():
+    made = runpy.run_path(str(DOCS / "metrics.py"))["page"]()
+    assert (DOCS / "metrics.md").read_text() == made, "python docs/metrics.py > docs/metrics.md"

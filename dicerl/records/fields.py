@@ -108,10 +108,16 @@ FAVOURED = Family(
     "favoured_<parameter>", None, "Middle of the region that the vote values most", PARAMETERS
 )
 TILE_VALUES = Family(
-    "tile_values_<parameter>", "list of returns", "`tile_values` of one parameter", _OF_SEVERAL
+    "tile_values_<parameter>",
+    "list of returns",
+    "`tile_values` of each, where an episode draws several",
+    _OF_SEVERAL,
 )
 TILE_VISITS = Family(
-    "tile_visits_<parameter>", "list of episodes", "`tile_visits` of one parameter", _OF_SEVERAL
+    "tile_visits_<parameter>",
+    "list of episodes",
+    "`tile_visits` of each, where an episode draws several",
+    _OF_SEVERAL,
 )
 GREEDY = Family("greedy_<score>", None, "Return of the greedy episodes", _SCORES)
 
