@@ -622,15 +622,58 @@ def test_mistakes_are_one_line(runs, capsys, monkeypatch, args, fragment):
     assert fragment in err
 
 
-def test_pages_load_no_torch(trained, tmp_path):
-    """A dashboard beside a training run must be light."""
-    script = (
-        "import sys; from pathlib import Path; from dicerl.report.report import write_report; from"
-        f" dicerl.report.dashboard import Board;write_report([Path({str(trained / 'dice-0')!r})],"
-        f" Path({str(tmp_path / 'r.html')!r}));Board(Path({str(trained)!r})).state(None, '');"
-        " sys.exit('torch' in sys.modules)"
+HEAVY = ("torch", "ale_py", "gymnasium")
+LIGHT_PAGES = f"""
+import sys
+from pathlib import Path
+from dicerl.cli import main
+from dicerl.report.dashboard import Board
+runs, page = sys.argv[1:]
+assert main(["report", runs, "--output", page]) == 0
+Board(Path(runs)).state(None, "")
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+
+
+def test_pages_load_neither_torch_nor_an_emulator(runs, tmp_path):
+    """A dashboard beside a training run must be light, also where runs are compared with the
+    paper's table of Atari games.
+    """
+    directory = make_run(runs / "atari", **{"env.id": "ALE/MsPacman-v5"})
+    append(directory, line("evaluation", 10, mean_return=9.0))
+    page = tmp_path / "r.html"
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT_PAGES, str(runs), str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "hns/ALE/MsPacman-v5" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("env", "shown"),
+    [
+        ("pong", True),
+        ("Pong", True),
+        ("PongNoFrameskip-v4", True),
+        ("PongDeterministic-v0", True),
+        ("MontezumaRevenge-v5", True),
+        ("ALE/UpNDown-v5", True),
+        ("ALE/Blackjack-v5", False),  # a cartridge, but none of the 57
+        ("Blackjack-v1", False),
+        ("MinAtar/Breakout-v1", False),
+        ("CartPole-v1", False),
+        ("my_module:Pong-v0", False),
+        ("<Pong>", False),
+    ],
+)
+def test_which_environments_are_compared_with_the_papers_table(tmp_path, env, shown):
+    directory = make_run(tmp_path / "run", **{"env.id": env})
+    append(directory, line("evaluation", 10, mean_return=9.0))
+    assert (f"hns/{env}" in _figures([opened(directory)])) == shown
 
 
 # --- the dashboard's server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import cast
 
 import ale_py.roms as roms
@@ -13,6 +12,7 @@ from gymnasium.spaces import Discrete
 from dicerl.config import EnvConfig
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import DicerlError
+from dicerl.games import find_game
 
 # The 57 games of the paper's tables.
 _GAMES = """
@@ -34,11 +34,7 @@ def game_name(env_id: str) -> str | None:
     registered = gymnasium.registry.get(env_id)
     if registered is not None and "ale_py" not in str(registered.entry_point):
         return None  # Blackjack-v1 is not the cartridge
-    word = re.sub(r"^ALE/", "", env_id)
-    word = re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", word)
-    squeezed = word.replace("_", "").replace(" ", "").lower()
-    known = {name.replace("_", ""): name for name in roms.get_all_rom_ids()}
-    return known.get(squeezed)
+    return find_game(env_id, roms.get_all_rom_ids())
 
 
 class AtariEnv:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dicerl.envs.atari import ATARI_57, game_name
+from dicerl.games import find_game
 from dicerl.records.fields import FAVOURED, LINES, stage_field
 from dicerl.report import figures, maps
 from dicerl.report.compare import Group, colour, differences, flat, groups
 from dicerl.report.data import RunData
+from dicerl.scores import reference_scores
 
 FAVOURED_TEMPERATURE = FAVOURED.name("inv_temperature")
 MAPS = 4  # runs whose temperature maps are shown
@@ -88,9 +89,8 @@ def _returns(runs: Sequence[RunData]) -> Section:
 
 
 def _atari_game(env: str) -> str | None:
-    """The game's name in the paper's table."""
-    name = game_name(env)
-    return name if name in ATARI_57 else None
+    """The game's name in the paper's table; None for an environment that is none of its games."""
+    return find_game(env, reference_scores())
 
 
 def _temperatures(runs: Sequence[RunData], together: list[Group]) -> Section:
