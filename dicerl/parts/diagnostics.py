@@ -1,6 +1,6 @@
 """What every ``log_every``-th update says of itself: losses, gradient, ratios, spreads, lag.
 
-The names are declared in records/ with their meaning (docs/metrics.md).
+The names are declared in records/fields.py with their meaning (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dicerl.agent.weights import Weights, view
 from dicerl.core import family
 from dicerl.parts.objective import Objective, Scaling
 from dicerl.parts.sequence import Arrays
+from dicerl.records.fields import BATCH_MEAN
 
 
 class Lag(NamedTuple):
@@ -121,5 +122,5 @@ def _data(model: ActorCritic, batch: Arrays, lags: list[Lag]) -> dict[str, float
     }
     for name in family.PARAMETERS[model.config.behaviour.family]:
         drawn = batch[name][start:-1][valid]
-        numbers[f"{name}_mean"] = float(drawn.mean()) if drawn.size else 0.0
+        numbers[BATCH_MEAN.name(name)] = float(drawn.mean()) if drawn.size else 0.0
     return numbers

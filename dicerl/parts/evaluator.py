@@ -15,6 +15,7 @@ from dicerl.agent.behaviour import Region
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
+from dicerl.records.fields import EVALUATED, GREEDY
 
 
 def summarise(returns: np.ndarray) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def summarise(returns: np.ndarray) -> dict[str, Any]:
 def by_name(config: Config, behaviour: np.ndarray) -> dict[str, list[float]]:
     """{"inv_temperatures": [...]}, or what the family has.    [N, numbers]"""
     return {
-        f"{name}s": [round(float(x), 4) for x in behaviour[:, i]]
+        EVALUATED.name(name): [round(float(x), 4) for x in behaviour[:, i]]
         for i, name in enumerate(PARAMETERS[config.behaviour.family])
     }
 
@@ -118,7 +119,7 @@ class Evaluator:
             **summarise(returns[: self.episodes]),
             "episodes": self.episodes,
             **by_name(self.config, behaviour),
-            **{f"greedy_{name}": value for name, value in greedy.items()},
+            **{GREEDY.name(name): value for name, value in greedy.items()},
         }
 
     def close(self) -> None:

@@ -131,6 +131,11 @@ def stage_field(who: str, stage: str) -> str:
     return {"actor": ACTOR_TIME, "learner": LEARNER_TIME}[who].name(stage)
 
 
+def stage_fields(who: str, fractions: dict[str, float]) -> dict[str, float]:
+    """The shares of the time by stage, under their fields' names."""
+    return {stage_field(who, stage): fraction for stage, fraction in fractions.items()}
+
+
 STAGE_FIELDS = tuple(stage_field(who, stage) for who in STAGES_OF for stage in STAGES_OF[who])
 
 

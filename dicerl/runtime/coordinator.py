@@ -16,6 +16,7 @@ from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.parts.actor import Episode
 from dicerl.records import checkpoint
+from dicerl.records.fields import FAVOURED, tile_field
 from dicerl.records.metrics import Metrics
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run, software
@@ -144,7 +145,7 @@ class Coordinator:
     def _favoured(self) -> dict[str, float]:
         """The middle of the vote's best region."""
         return {
-            f"favoured_{name}": (low + high) / 2
+            FAVOURED.name(name): (low + high) / 2
             for name, (low, high) in self.behaviours.favoured().items()
         }
 
@@ -153,12 +154,13 @@ class Coordinator:
         family has several.
         """
         tiles: dict[str, list[float]] = {}
-        for name, vote in zip(self.behaviours.names, self.behaviours.votes[0].votes, strict=True):
-            end = f"_{name}" if len(self.behaviours.names) > 1 else ""
-            tiles |= {
-                f"tile_values{end}": [round(float(v), 4) for v in vote.values()],
-                f"tile_visits{end}": vote.counts().tolist(),
-            }
+        names = self.behaviours.names
+        for name, vote in zip(names, self.behaviours.votes[0].votes, strict=True):
+            values, visits = (
+                tile_field(what, name, len(names) > 1) for what in ("tile_values", "tile_visits")
+            )
+            tiles[values] = [round(float(v), 4) for v in vote.values()]
+            tiles[visits] = vote.counts().tolist()
         return tiles
 
     # --- evaluation

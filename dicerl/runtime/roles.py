@@ -26,6 +26,7 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store
 from dicerl.records import checkpoint
+from dicerl.records.fields import ACTOR_STAGES, LEARNER_STAGES, stage_fields
 from dicerl.records.timing import Times
 from dicerl.runtime.base import Role
 from dicerl.runtime.messages import (
@@ -129,7 +130,7 @@ def actor_role(
         first_env=first_env,
         incarnation=incarnation,
     )
-    actor.times = Times("environment", "inference", "copying", "waiting")
+    actor.times = Times(*ACTOR_STAGES)
     timed = time.monotonic()
     while True:
         actor.act()
@@ -146,7 +147,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
     """Train batches, publish parameters, write the tensors of checkpoints."""
     torch.set_num_threads(1)  # the learner's threads share batches, not operations
     config, plan = shared.config, shared.plan
-    times = Times("training", "copying", "pushing", "starved")
+    times = Times(*LEARNER_STAGES)
 
     def publish(vector: Tensor, version: int) -> None:
         with times("pushing"):
@@ -182,7 +183,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
                     diagnostics = learner.update(batch, diagnose, number)
                 trained = True
                 if diagnostics is not None:
-                    diagnostics |= {f"learner_{name}": part for name, part in times.take().items()}
+                    diagnostics |= stage_fields("learner", times.take())
             case Publish():
                 learner.publish()
                 channel.send(Published())

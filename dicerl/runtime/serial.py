@@ -28,6 +28,7 @@ from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.records import checkpoint
 from dicerl.records.checkpoint import Checkpoint
+from dicerl.records.fields import stage_fields
 from dicerl.records.state import SerialState
 from dicerl.records.timing import Times
 from dicerl.runtime.base import RunContext
@@ -40,7 +41,7 @@ class SerialRuntime:
         keep_freed_memory()
         torch.set_num_threads(plan.learner_threads)
         self.config, self.coordinator, self._context = config, context.coordinator, context
-        self.times = Times()
+        self.times = Times()  # the learner's; the actor has its own
         self.store = Store(schema(config, spec), window_length(config), plan.capacity)
         self.collector = collector.build(config, plan.capacity)
         self.parameters = ParameterServer(context.model.flat.vector.numel())
@@ -141,21 +142,21 @@ class SerialRuntime:
 
     def _train_batch(self) -> None:
         slots = self.collector.next_batch()
-        with self.times("learner_copying"):
+        with self.times("copying"):
             batch = self.store.read(slots)
         self.collector.taken(slots)
         if self._context.on_batch is not None:
             self._context.on_batch(self.learner, batch)
-        with self.times("learner_training"):
+        with self.times("training"):
             diagnose = self.learner.updates % self.config.log_every == 0
             diagnostics = self.learner.update(batch, diagnose)
         if diagnostics is not None:
-            actor = {f"actor_{name}": part for name, part in self.actor.times.take().items()}
-            diagnostics |= self.times.take() | actor
+            diagnostics |= stage_fields("learner", self.times.take())
+            diagnostics |= stage_fields("actor", self.actor.times.take())
         self.coordinator.trained(diagnostics, self.collector.numbers())
 
     def _publish(self, vector: torch.Tensor, version: int) -> None:
-        with self.times("learner_pushing"):
+        with self.times("pushing"):
             self.parameters.push(vector, version)
 
     # --- evaluation and checkpoints

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from dicerl.errors import DicerlError
 from dicerl.parts import collector
 from dicerl.records import checkpoint
+from dicerl.records.fields import stage_fields
 from dicerl.runtime.base import Handle, Role, RunContext, Transport
 from dicerl.runtime.messages import (
     Alive,
@@ -329,10 +330,9 @@ class Supervisor:
     def _actor_times(self) -> dict[str, float]:
         """The actors' mean."""
         names = {name for actor in self.actors for name in actor.times}
-        return {
-            f"actor_{name}": sum(a.times.get(name, 0.0) for a in self.actors) / len(self.actors)
-            for name in sorted(names)
-        }
+        count = len(self.actors)
+        means = {n: sum(a.times.get(n, 0.0) for a in self.actors) / count for n in sorted(names)}
+        return stage_fields("actor", means)
 
     # --- learners
 
