@@ -11,7 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 from dicerl import __version__
-from dicerl.bench import command as bench
+from dicerl.commands import bench, scores, suite
 from dicerl.config import Config, override, validate
 from dicerl.config.options import HIDDEN as HIDDEN
 from dicerl.config.options import add_fields, given_fields
@@ -19,8 +19,6 @@ from dicerl.config.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, p
 from dicerl.errors import DicerlError, nearest
 from dicerl.evaluate import evaluate
 from dicerl.report import dashboard, report
-from dicerl.scores import command as scores
-from dicerl.suite import command as suite
 
 
 class Parser(argparse.ArgumentParser):
