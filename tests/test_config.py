@@ -22,7 +22,8 @@ from dicerl.config.config import (
     parse,
     validate,
 )
-from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset, preset_for
+from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset
+from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)

@@ -220,12 +220,3 @@ def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config
         )
     fields = {"preset": name, "variant": variant, **PRESETS[name], **VARIANTS[variant][1]}
     return override(Config(), fields).replace(**changes)
-
-
-def preset_for(env_id: str) -> str:
-    """The preset that fits an environment where none is named."""
-    from dicerl.envs.atari import game_name
-
-    if env_id.startswith("MinAtar/"):
-        return "minatar"
-    return "laptop" if game_name(env_id) else "classic"

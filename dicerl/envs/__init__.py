@@ -23,6 +23,7 @@ __all__ = [
     "env_spec",
     "make_filmed_env",
     "make_vector_env",
+    "preset_for",
     "require_finite",
 ]
 
@@ -80,3 +81,10 @@ def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
     env = make_vector_env(config, 1, make_env)
     env.close()
     return env.spec
+
+
+def preset_for(env_id: str) -> str:
+    """The name of the preset that fits an environment where none is named."""
+    if env_id.startswith("MinAtar/"):
+        return "minatar"
+    return "laptop" if game_name(env_id) else "classic"

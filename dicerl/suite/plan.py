@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.config import Config, fields_of, override, validate
-from dicerl.config.presets import preset, preset_for
+from dicerl.config.presets import preset
+from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.records.run import run_name
 from dicerl.suite import FIXED
