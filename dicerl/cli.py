@@ -15,7 +15,7 @@ from dicerl.commands import bench, scores, suite
 from dicerl.config import Config, override, validate
 from dicerl.config.options import HIDDEN as HIDDEN
 from dicerl.config.options import add_fields, given_fields
-from dicerl.config.presets import PRESETS, SYSTEMS, VARIANTS, characteristics, preset
+from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset, split
 from dicerl.errors import DicerlError, nearest
 from dicerl.evaluate import evaluate
 from dicerl.report import dashboard, report
@@ -127,9 +127,8 @@ def _add_config(parser: Parser, optional: bool = False) -> None:
 def _config(args: argparse.Namespace) -> Config:
     from dicerl.envs import preset_for
 
-    if args.preset in SYSTEMS and args.variant == "dice":
-        args.preset, args.variant = None, args.preset
-    config = preset(args.preset or preset_for(args.env), args.variant)
+    name, variant = split(args.preset, args.variant)
+    config = preset(name or preset_for(args.env), variant)
     return validate(override(config, {"env.id": args.env, **given_fields(args)}))
 
 

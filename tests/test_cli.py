@@ -714,6 +714,25 @@ def test_flags_of_true_and_false(monkeypatch):
     assert [c.env.episodic_life for c in given] == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([], ("classic", "dice")),
+        (["--preset", "impala"], ("classic", "impala")),
+        (["--preset", "laser", "--variant", "dice"], ("classic", "laser")),
+        (["--preset", "debug", "--variant", "laser"], ("debug", "laser")),
+    ],
+)
+def test_preset_and_variant(monkeypatch, args, expected):
+    """impala and laser as presets: the variant with the environment's own preset."""
+    given = []
+    monkeypatch.setattr(
+        "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
+    )
+    cli.main(["train", "CartPole-v1", *args])
+    assert [(config.preset, config.variant) for config in given] == [expected]
+
+
 def test_version_and_no_command(call):
     assert call("--version")[:2] == (0, f"dicerl {dicerl.__version__}\n")
     code, out, _ = call()

@@ -206,12 +206,21 @@ def characteristics(variant: str) -> dict[str, bool]:
     }
 
 
+def split(name: str | None, variant: str) -> tuple[str | None, str]:
+    """A preset's name and a variant from what was given as such: ``impala`` and ``laser`` are also
+    taken as presets, and stand for the variant with no preset named.
+    """
+    if name in SYSTEMS and variant == "dice":
+        return None, name
+    return name, variant
+
+
 def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:
     """A config from a preset and a variant; ``changes`` are fields, dots written as ``__`` or given
     as {"loss.q": 1}.
     """
-    if name in SYSTEMS and variant == "dice":
-        name, variant = "paper", name
+    named, variant = split(name, variant)
+    name = "paper" if named is None else named
     if name not in PRESETS:
         raise ConfigError("preset", name, f"it can be {', '.join(PRESETS)}{nearest(name, PRESETS)}")
     if variant not in VARIANTS:
