@@ -12,10 +12,8 @@ from typing import Any, NoReturn
 
 from dicerl import __version__
 from dicerl.commands import bench, scores, suite
-from dicerl.config import Config, override, validate
-from dicerl.config.options import HIDDEN as HIDDEN
-from dicerl.config.options import add_fields, given_fields
-from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset, split
+from dicerl.config.options import add_config, config_of
+from dicerl.config.presets import VARIANTS, characteristics
 from dicerl.errors import DicerlError, nearest
 from dicerl.evaluate import evaluate
 from dicerl.report import dashboard, report
@@ -59,7 +57,7 @@ def build_parser() -> Parser:
             " --optimizer.learning-rate 1e-3"
         ),
     )
-    _add_config(train)
+    add_config(train)
     train.add_argument(
         "--json", action="store_true", help="print a summary of the run as JSON at its end"
     )
@@ -90,7 +88,7 @@ def build_parser() -> Parser:
     )
     variants.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
-    bench.add_parser(commands, _add_config)
+    bench.add_parser(commands)
     evaluate.add_parser(commands)
     scores.add_parser(commands)
     suite.add_parser(commands)
@@ -98,38 +96,6 @@ def build_parser() -> Parser:
     dashboard.add_parser(commands)
     parser.commands = commands.choices
     return parser
-
-
-def _add_config(parser: Parser, optional: bool = False) -> None:
-    parser.add_argument(
-        "env",
-        metavar="ENV",
-        nargs="?" if optional else None,
-        help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0",
-    )
-    parser.add_argument(
-        "--preset",
-        metavar="{" + ",".join(PRESETS) + "}",
-        help=(
-            "default: laptop for Atari, minatar for MinAtar, else classic; "
-            "impala and laser stand for the variant with the default preset"
-        ),
-    )
-    parser.add_argument(
-        "--variant",
-        default="dice",
-        metavar="{" + ",".join(VARIANTS) + "}",
-        help="`dicerl variants` lists what each is (default: dice)",
-    )
-    add_fields(parser)
-
-
-def _config(args: argparse.Namespace) -> Config:
-    from dicerl.envs import preset_for
-
-    name, variant = split(args.preset, args.variant)
-    config = preset(name or preset_for(args.env), variant)
-    return validate(override(config, {"env.id": args.env, **given_fields(args)}))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -162,7 +128,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    config = _config(args)
+    from dicerl.envs import preset_for
+
+    config = config_of(args, preset_for)
     from dicerl.api import train
 
     return _report(train(config, quiet=args.quiet), args)
@@ -178,10 +146,6 @@ def _report(run: Any, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"run": str(run.directory), **run.summary}))
     return 0
-
-
-def _bench(args: argparse.Namespace) -> int:
-    return bench.run(args, _config)
 
 
 def _variants(args: argparse.Namespace) -> int:
@@ -227,7 +191,7 @@ COMMANDS = {
     "resume": _resume,
     "evaluate": evaluate.run,
     "variants": _variants,
-    "bench": _bench,
+    "bench": bench.run,
     "scores": scores.run,
     "suite": suite.run,
     "report": report.run,

@@ -22,6 +22,7 @@ import dicerl
 from dicerl import cli
 from dicerl.agent.networks import Network
 from dicerl.config import Config, fields_of, get
+from dicerl.config.options import HIDDEN
 from dicerl.config.presets import VARIANTS
 from dicerl.envs import EnvSpec
 from dicerl.parts import learner
@@ -687,9 +688,7 @@ def test_every_field_can_be_given(monkeypatch):
         "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
     )
     changes = {
-        name: another(name, kind)
-        for name, (kind, _) in fields_of().items()
-        if name not in cli.HIDDEN
+        name: another(name, kind) for name, (kind, _) in fields_of().items() if name not in HIDDEN
     }
     for style in (lambda name: name, lambda name: name.replace("_", "-")):
         args = [

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dicerl.config.options import add_config, config_of
 from dicerl.errors import ConfigError, DicerlError
 
 STAGES = {
@@ -19,7 +20,7 @@ STAGES = {
 }
 
 
-def add_parser(commands: Any, add_config: Any) -> None:
+def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="measure throughput",
@@ -37,7 +38,7 @@ def add_parser(commands: Any, add_config: Any) -> None:
             " bench --compare before.json after.json"
         ),
     )
-    add_config(parser, optional=True)
+    add_config(parser, env_required=False)
     parser.add_argument(
         "--seconds",
         type=float,
@@ -59,12 +60,14 @@ def add_parser(commands: Any, add_config: Any) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
-def run(args: argparse.Namespace, config_of: Any) -> int:
+def run(args: argparse.Namespace) -> int:
     if args.compare:
         return _compare(*args.compare)
     if args.env is None:
         raise DicerlError("bench needs an environment, for example: dicerl bench pong")
-    config = config_of(args)
+    from dicerl.envs import preset_for
+
+    config = config_of(args, preset_for)
     if not 0 < args.seconds <= 86_400:
         raise ConfigError("seconds", args.seconds, "it must lie between 0 and 86400")
     if not 1 <= args.repeat <= 1000:

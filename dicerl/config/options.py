@@ -1,14 +1,53 @@
-"""Config fields as command-line options."""
+"""A config as command-line options: environment, preset, variant and every field; and back."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
-from dicerl.config import Config, describe_type, fields_of, get
+from dicerl.config import Config, describe_type, fields_of, get, override, validate
+from dicerl.config.presets import PRESETS, VARIANTS, preset, split
 
 HIDDEN = ("env.id", "preset", "variant")  # options with a place of their own
+
+
+def add_config(parser: argparse.ArgumentParser, env_required: bool = True) -> None:
+    """``ENV``, ``--preset``, ``--variant`` and ``--<field>`` for every field: what ``config_of``
+    reads.
+    """
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        nargs=None if env_required else "?",
+        help="Atari game (pong, ALE/Pong-v5), Gymnasium id (CartPole-v1), or module:Id-v0",
+    )
+    parser.add_argument(
+        "--preset",
+        metavar="{" + ",".join(PRESETS) + "}",
+        help=(
+            "default: laptop for Atari, minatar for MinAtar, else classic; "
+            "impala and laser stand for the variant with the default preset"
+        ),
+    )
+    parser.add_argument(
+        "--variant",
+        default="dice",
+        metavar="{" + ",".join(VARIANTS) + "}",
+        help="`dicerl variants` lists what each is (default: dice)",
+    )
+    add_fields(parser)
+
+
+def config_of(args: argparse.Namespace, preset_for: Callable[[str], str]) -> Config:
+    """The checked config that the arguments of ``add_config`` ask for.
+
+    ``preset_for`` names the preset of an environment where none is given; it is handed in, since
+    the environments are above this package.
+    """
+    name, variant = split(args.preset, args.variant)
+    config = preset(name or preset_for(args.env), variant)
+    return validate(override(config, {"env.id": args.env, **given_fields(args)}))
 
 
 def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN) -> None:
