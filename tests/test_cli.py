@@ -971,10 +971,11 @@ def test_variants_lists_all_with_what_they_are(call, monkeypatch):
         assert title in out
 
 
-def test_variants_imports_no_torch():
+@pytest.mark.parametrize("command", ["variants", "scores"])
+def test_a_command_that_needs_no_torch_imports_none(command):
     code = (
-        "import sys; from dicerl.cli import main; main(['variants', '--json']); sys.exit('torch' in"
-        " sys.modules)"
+        f"import sys; from dicerl.cli import main; main(['{command}', '--json']);"
+        " sys.exit('torch' in sys.modules)"
     )
     assert (
         subprocess.run(

@@ -1,0 +1,61 @@
+"""``dicerl variants``: every variant, what it changes, and the paper's three characteristics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from dicerl.config.presets import VARIANTS, characteristics
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "variants",
+        help="list the variants",
+        allow_abbrev=False,
+        description=(
+            "Every variant with what it changes, and the paper's three characteristics: is there a"
+            " closed-form family of behaviours, is the objective free of it, is the choice adapted?"
+        ),
+        epilog="example: dicerl variants --json",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    name: {
+                        "text": text,
+                        "changes": changes,
+                        "characteristics": characteristics(name),
+                    }
+                    for name, (text, changes) in VARIANTS.items()
+                }
+            )
+        )
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in (
+        "variant",
+        "closed-form\ndiversity",
+        "objective-\ninvariant",
+        "adaptive\ntrade-off",
+        "what it is",
+    ):
+        table.add_column(
+            title,
+            justify="center" if "\n" in title else "left",
+            no_wrap=title == "variant",
+            vertical="middle",
+        )
+    for name, (text, _) in VARIANTS.items():
+        table.add_row(name, *["✓" if yes else "×" for yes in characteristics(name).values()], text)
+    Console().print(table)
+    return 0
