@@ -77,53 +77,17 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dicerl.envs import env_spec
-    from dicerl.errors import DicerlError
     from dicerl.records.progress import output
-    from dicerl.records.run import hold
-    from dicerl.suite import results, show, state
+    from dicerl.suite import show
     from dicerl.suite.plan import make_plan
-    from dicerl.suite.scheduler import Scheduler, default_jobs
+    from dicerl.suite.suite import run_suite
 
     given = {
         key: getattr(args, key)
         for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against")
     }
     plan = make_plan(given, given_fields(args, FIXED), args.file)
-    for game in plan.games:
-        # an unknown game ends here, not after an hour
-        env_spec(next(r.config for r in plan.runs if r.game == game))
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    lock = hold(plan.directory / "suite.lock")
-    if lock is None:
-        raise DicerlError(
-            f"{plan.directory} is in use by another suite; wait for it or name another directory"
-            " with --dir"
-        )
-    for r in plan.runs:
-        state.check(r)
-        state.look(r)
-    path = plan.directory / "suite.json"
-    progress = show.Progress(plan, args.quiet)
-
-    def changed(r: Any) -> None:
-        progress.changed(r)
-        results.write(results.results(plan, with_statistics=False), path)
-
-    left = [r for r in plan.runs if r.state != "finished"]
-    jobs = plan.jobs or default_jobs(plan)
-    if left:
-        progress.say(
-            f"{plan.directory}: {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them"
-            f" finished; {min(jobs, len(left))} at a time"
-        )
-    scheduler = Scheduler(plan.runs, jobs, changed, progress.tick)
-    try:
-        complete = scheduler.run()
-    finally:
-        progress.close()
-    found = results.results(plan)
-    results.write(found, path)
+    found, complete = run_suite(plan, args.quiet)
     if args.json:
         print(json.dumps(found))
     else:
