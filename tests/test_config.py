@@ -1,6 +1,4 @@
-"""config.py and presets.py: parsing, overriding, the JSON form, what each preset changes, and what
-is refused.
-"""
+"""config/: parsing, overriding, the JSON form, what each preset changes, and what is refused."""
 
 import json
 import math
@@ -11,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicerl.config.config import (
-    _RANGES,
+from dicerl.config import (
     Config,
     describe_type,
     fields_of,
@@ -23,6 +20,7 @@ from dicerl.config.config import (
     validate,
 )
 from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset
+from dicerl.config.validation import _RANGES
 from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError
 

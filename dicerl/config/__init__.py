@@ -13,14 +13,11 @@ from dicerl.config.config import (
     OptimizerConfig,
     RuntimeConfig,
     SequenceConfig,
-    describe_type,
     fields_of,
     from_dict,
-    get,
-    override,
-    parse,
-    validate,
 )
+from dicerl.config.fields import describe_type, get, override, parse
+from dicerl.config.validation import validate
 
 __all__ = [
     "BanditConfig",

@@ -1,0 +1,144 @@
+"""Config fields by dotted name, ``loss.q``: found, read, set, and parsed from text or JSON.
+
+Nothing here knows which fields there are: any nest of frozen dataclasses whose leaves are ``row``s
+will do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from dataclasses import field
+from typing import Any, Literal, TypeVar
+
+from dicerl.errors import ConfigError, nearest
+
+T = TypeVar("T")
+Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
+
+
+def row(default: Any, text: str, *, paper: str = "") -> Any:
+    """A config field: its default, one line of help, and the row of the paper's table it stands
+    for.
+    """
+    return field(default=default, metadata={"help": text, "paper": paper})
+
+
+def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
+    """Every leaf field of a dataclass and of those inside it, by dotted name."""
+    hints = typing.get_type_hints(config_type)
+    leaves: Leaves = {}
+    for f in dataclasses.fields(config_type):
+        if dataclasses.is_dataclass(hints[f.name]):
+            leaves.update(leaves_of(hints[f.name], f"{prefix}{f.name}."))
+        else:
+            leaves[prefix + f.name] = (hints[f.name], f)
+    return leaves
+
+
+def get(config: Any, name: str) -> Any:
+    """The value at a dotted name."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def override(config: T, changes: dict[str, Any]) -> T:
+    """A copy of ``config`` with dotted names set; strings are parsed by the field's type,
+    everything is checked.
+    """
+    leaves = leaves_of(type(config))
+    for name, value in changes.items():
+        if name not in leaves:
+            raise ConfigError(
+                "field",
+                name,
+                f"no such field{nearest(name, leaves) or '; see dicerl train --help'}",
+            )
+        config = _set(config, name.split("."), parse(name, leaves[name][0], value))
+    return config
+
+
+def _set(node: Any, path: list[str], value: Any) -> Any:
+    if len(path) > 1:
+        value = _set(getattr(node, path[0]), path[1:], value)
+    return dataclasses.replace(node, **{path[0]: value})
+
+
+def parse(name: str, kind: Any, value: Any) -> Any:
+    """``value`` as ``kind``, from a command-line string or from JSON."""
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise ConfigError(
+                name,
+                value,
+                f"it can be {', '.join(map(str, choices))}{nearest(str(value), choices)}",
+            )
+        return value
+    if origin is tuple:
+        if not isinstance(value, str | list | tuple):
+            raise ConfigError(name, value, "it must be a list of numbers, like 1,2,3")
+        items = value.replace(",", " ").split() if isinstance(value, str) else value
+        try:
+            return tuple(parse(name, typing.get_args(kind)[0], item) for item in items)
+        except ConfigError:
+            raise ConfigError(
+                name,
+                value,
+                f"it must be a list of {'whole ' * (typing.get_args(kind)[0] is int)}numbers",
+            ) from None
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in (
+            "true",
+            "yes",
+            "on",
+            "1",
+            "false",
+            "no",
+            "off",
+            "0",
+        ):
+            return value.lower() in ("true", "yes", "on", "1")
+        if not isinstance(value, bool):
+            raise ConfigError(name, value, "it can be true or false")
+        return value
+    if kind is str:
+        return str(value)
+    wanted = "it must be a whole number" if kind is int else "it must be a finite number"
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ConfigError(name, value, wanted)
+    if kind is int:
+        try:
+            # exact, also beyond 2**53
+            return int(value) if isinstance(value, str | int) else _whole(value)
+        except ValueError:
+            pass  # perhaps "2e5"
+    try:
+        number = float(value)
+        return _whole(number) if kind is int else _finite(number)
+    except (ValueError, OverflowError):
+        raise ConfigError(name, value, wanted) from None
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _whole(number: float) -> int:
+    if _finite(number) != int(number):
+        raise ValueError
+    return int(number)
+
+
+def describe_type(kind: Any) -> str:
+    """How a field's values are written on the command line."""
+    if typing.get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
+    if typing.get_origin(kind) is tuple:
+        return f"{typing.get_args(kind)[0].__name__.upper()},..."
+    return "BOOL" if kind is bool else str(getattr(kind, "__name__", kind)).upper()
