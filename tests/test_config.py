@@ -20,12 +20,12 @@ from dicerl.config import (
     validate,
 )
 from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset
-from dicerl.config.validation import _RANGES
 from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 FIELDS = fields_of()
+RANGES = {name: f.metadata["range"] for name, (_, f) in FIELDS.items() if f.metadata["range"]}
 NUMBERS = {name: kind for name, (kind, _) in FIELDS.items() if kind in (int, float)}
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 HUGE = pytest.param(10**400, id="huge")  # too large for a float
@@ -237,7 +237,7 @@ def values(kind, name):
         return st.booleans()
     if kind is str:
         return st.text(max_size=10)
-    low, high = _RANGES[name]
+    low, high = RANGES[name]
     return st.integers(int(low), int(min(high, 2**53))) if kind is int else st.floats(low, high)
 
 
@@ -440,15 +440,24 @@ def test_the_preset_of_an_environment(env, expected):
 
 
 def test_every_number_has_a_range():
-    assert set(NUMBERS) == set(_RANGES)
+    several = {"bandit.learning_rates", "bandit.widths"}  # behaviour.mixture has a check of its own
+    assert {*NUMBERS, *several} == set(RANGES)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_outside_their_range_are_refused_by_name(name):
-    low, high = _RANGES[name]
+    low, high = RANGES[name]
     outside = [low - 1, high + 1] if NUMBERS[name] is int else [low - 0.5, high * 1.01]
     for value in outside:
         assert "between" in refused(name, int(value) if NUMBERS[name] is int else value)
+
+
+@pytest.mark.parametrize("name", ["bandit.learning_rates", "bandit.widths"])
+def test_several_numbers_outside_their_range_are_refused_by_name(name):
+    low, high = map(typing.get_args(FIELDS[name][0])[0], RANGES[name])
+    for value in ((low - 1,), (high + 1,), (low, high + 1), ()):
+        assert "at least one value, each between 0 and 1000" in refused(name, value)
+    validate(override(Config(), {name: (low, high)}))
 
 
 def test_fields_that_contradict_each_other():

@@ -1,5 +1,5 @@
-"""The configuration: frozen dataclasses. A field that stands in the paper's hyperparameter table
-names its row.
+"""The configuration: frozen dataclasses. A number's range stands beside it, and a field that stands
+in the paper's hyperparameter table names its row.
 
 The defaults are the paper's numbers; `presets.py` states what each preset changes.
 """
@@ -23,27 +23,40 @@ class EnvConfig:
         "Atari game (pong, Pong, ALE/Pong-v5) or Gymnasium id (CartPole-v1, module:MyEnv-v0)",
     )
     action_repeat: int = row(
-        4, "Atari: frames an action is repeated for", paper="Num. Action Repeats"
+        4, "Atari: frames an action is repeated for", range=(1, 64), paper="Num. Action Repeats"
     )
-    frame_stack: int = row(4, "Atari: frames in one observation", paper="Num. Frame Stacks")
-    image_size: int = row(84, "Atari: height and width of a frame", paper="Image Size")
+    frame_stack: int = row(
+        4, "Atari: frames in one observation", range=(1, 64), paper="Num. Frame Stacks"
+    )
+    image_size: int = row(
+        84, "Atari: height and width of a frame", range=(16, 512), paper="Image Size"
+    )
     full_action_space: bool = row(
         True, "Atari: all 18 actions instead of the game's own", paper="Action Space"
     )
     noop_max: int = row(
-        30, "Atari: up to this many random no-ops at an episode's start", paper="Random No-ops"
+        30,
+        "Atari: up to this many random no-ops at an episode's start",
+        range=(0, 10_000),
+        paper="Random No-ops",
     )
     episodic_life: bool = row(
         False, "Atari: end the episode when a life is lost", paper="End of Episode When Life Lost"
     )
-    sticky_actions: float = row(0.0, "Atari: probability that the last action is repeated instead")
-    max_episode_frames: int = row(108_000, "Atari: frames after which an episode is truncated")
+    sticky_actions: float = row(
+        0.0, "Atari: probability that the last action is repeated instead", range=(0, 0.999)
+    )
+    max_episode_frames: int = row(
+        108_000, "Atari: frames after which an episode is truncated", range=(1, 1e9)
+    )
     reward_shape: Literal["log", "none"] = row(
         "log",
         "reward for the learner: log(|r|+1) * (2 if r >= 0 else -1), or as it is",
         paper="Reward Shape",
     )
-    reward_scale: float = row(1.0, "factor on the reward for the learner, before its shape")
+    reward_scale: float = row(
+        1.0, "factor on the reward for the learner, before its shape", range=(1e-9, 1e9)
+    )
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,14 @@ class NetworkConfig:
         "auto: by observation (large image impala_deep, small image minatar, vector mlp)",
         paper="Backbone",
     )
-    hidden: int = row(256, "width of the torso's dense layer")
-    lstm: int = row(256, "LSTM units; 0 for a feed-forward network", paper="LSTM Units")
+    hidden: int = row(256, "width of the torso's dense layer", range=(1, 65_536))
+    lstm: int = row(
+        256, "LSTM units; 0 for a feed-forward network", range=(0, 65_536), paper="LSTM Units"
+    )
     forget_bias: float = row(
-        1.0, "initial bias of the LSTM's forget gate: above 0 it remembers from the start"
+        1.0,
+        "initial bias of the LSTM's forget gate: above 0 it remembers from the start",
+        range=(-10, 10),
     )
     skip: bool = row(
         False,
@@ -70,9 +87,13 @@ class NetworkConfig:
         "inputs: as they are, x/255, or by per-element mean and deviation of random play; "
         "auto: scale for uint8 images, none otherwise",
     )
-    statistics_steps: int = row(8192, "agent steps of random play for normalise=statistics")
-    statistics_floor: float = row(0.03, "added to every deviation, in units of the input's range")
-    statistics_clip: float = row(5.0, "normalised inputs are cut here")
+    statistics_steps: int = row(
+        8192, "agent steps of random play for normalise=statistics", range=(1, 1e8)
+    )
+    statistics_floor: float = row(
+        0.03, "added to every deviation, in units of the input's range", range=(1e-6, 1e6)
+    )
+    statistics_clip: float = row(5.0, "normalised inputs are cut here", range=(0.1, 1e6))
     initialisation: Literal["torch", "orthogonal"] = row(
         "torch", "of the weights; orthogonal also makes the A head small"
     )
@@ -93,9 +114,9 @@ class BehaviourConfig:
         " bandits' initial distribution; trainable: tau is a parameter of the network",
     )
     inv_temperature: float = row(
-        1.0, "1/tau where source is fixed, and where a trainable one starts"
+        1.0, "1/tau where source is fixed, and where a trainable one starts", range=(0, 1e6)
     )
-    epsilon: float = row(0.05, "eps where family is epsilon and source is fixed")
+    epsilon: float = row(0.05, "eps where family is epsilon and source is fixed", range=(0, 1))
     mixture: tuple[float, ...] = row(
         (1.0, 10.0, 0.5), "1/tau1,1/tau2,w where family is mixture and source is fixed"
     )
@@ -106,41 +127,56 @@ class BehaviourConfig:
 
 @dataclass(frozen=True)
 class BanditConfig:
-    num_bandits: int = row(7, "bandits in the vote", paper="Num. Bandits")
+    num_bandits: int = row(7, "bandits in the vote", range=(1, 10_000), paper="Num. Bandits")
     learning_rates: tuple[float, ...] = row(
-        (0.05, 0.1, 0.2), "each bandit draws one", paper="Bandit Learning Rate"
+        (0.05, 0.1, 0.2), "each bandit draws one", range=(0, 1000), paper="Bandit Learning Rate"
     )
-    widths: tuple[int, ...] = row((1, 2, 3), "each bandit draws one", paper="Bandit Tiling Width")
-    num_candidates: int = row(7, "candidates a bandit proposes", paper="Num. Bandit Candidates")
-    ucb_scale: float = row(1.0, "c of the score", paper="Bandit UCB Scaling")
+    widths: tuple[int, ...] = row(
+        (1, 2, 3), "each bandit draws one", range=(0, 1000), paper="Bandit Tiling Width"
+    )
+    num_candidates: int = row(
+        7, "candidates a bandit proposes", range=(1, 10_000), paper="Num. Bandit Candidates"
+    )
+    ucb_scale: float = row(1.0, "c of the score", range=(0, 1e6), paper="Bandit UCB Scaling")
     max_inv_temperature: float = row(
-        50.0, "1/tau is searched in [0, this]", paper="Bandit Search Range for 1/tau"
+        50.0,
+        "1/tau is searched in [0, this]",
+        range=(1e-6, 1e6),
+        paper="Bandit Search Range for 1/tau",
     )
-    accuracy: float = row(0.1, "tile width in x = log(1 + 1/tau)")
+    accuracy: float = row(0.1, "tile width in x = log(1 + 1/tau)", range=(1e-4, 10))
     scope: Literal["run", "actor"] = row("run", "one vote for the run, or one for each actor")
 
 
 @dataclass(frozen=True)
 class SequenceConfig:
     burn_in: int = row(
-        40, "steps before the trained ones that only warm the LSTM up", paper="Burn-in"
+        40,
+        "steps before the trained ones that only warm the LSTM up",
+        range=(0, 100_000),
+        paper="Burn-in",
     )
-    length: int = row(80, "trained steps T of a sequence", paper="Seq-length")
-    batch: int = row(64, "sequences in a batch", paper="Batch size")
-    reuse: int = row(2, "times each sequence is trained", paper="Sample Reuse")
+    length: int = row(80, "trained steps T of a sequence", range=(1, 100_000), paper="Seq-length")
+    batch: int = row(64, "sequences in a batch", range=(1, 1e6), paper="Batch size")
+    reuse: int = row(2, "times each sequence is trained", range=(1, 1000), paper="Sample Reuse")
     capacity: int = row(
         0,
         "sequences the collector holds; 0: as many as a batch for each learner and one round of all"
         " actors need",
+        range=(0, 1e8),
     )
 
 
 @dataclass(frozen=True)
 class CollectorConfig:
     replay: float = row(
-        0.0, "fraction of each batch that is drawn from older sequences, uniformly (LASER); 0: none"
+        0.0,
+        "fraction of each batch that is drawn from older sequences, uniformly (LASER); 0: none",
+        range=(0, 0.99),
     )
-    replay_capacity: int = row(1024, "older sequences kept for replay, the newest ones")
+    replay_capacity: int = row(
+        1024, "older sequences kept for replay, the newest ones", range=(1, 1e8)
+    )
 
 
 @dataclass(frozen=True)
@@ -155,21 +191,27 @@ class LossConfig:
         "of V and Q: DiCE's; CASA's DR-Trace for both; V-Trace and DR-Trace's sum with Q in the"
         " place of V",
     )
-    discount: float = row(0.997, "gamma", paper="Discount")
-    value: float = row(1.0, "xi, weight of L_V", paper="V-loss Scaling")
-    q: float = row(10.0, "alpha, weight of L_Q", paper="Q-loss Scaling")
-    policy: float = row(10.0, "beta, weight of L_pi", paper="pi-loss Scaling")
+    discount: float = row(0.997, "gamma", range=(0, 1), paper="Discount")
+    value: float = row(1.0, "xi, weight of L_V", range=(0, 1e6), paper="V-loss Scaling")
+    q: float = row(10.0, "alpha, weight of L_Q", range=(0, 1e6), paper="Q-loss Scaling")
+    policy: float = row(10.0, "beta, weight of L_pi", range=(0, 1e6), paper="pi-loss Scaling")
     scaling: Literal["fixed", "random"] = row(
         "fixed",
         "alpha and beta as they are, or drawn from U[0, 2 alpha], U[0, 2 beta] for every sequence",
     )
     auxiliary: float = row(
-        0.0, "weight of the forward-dynamics and of the inverse-dynamics loss; 0: none"
+        0.0,
+        "weight of the forward-dynamics and of the inverse-dynamics loss; 0: none",
+        range=(0, 1e6),
     )
-    entropy: float = row(0.0, "coefficient of the entropy bonus", paper="Entropy Regularization")
+    entropy: float = row(
+        0.0, "coefficient of the entropy bonus", range=(0, 1e6), paper="Entropy Regularization"
+    )
     entropy_scale: Literal["tau", "plain"] = row("tau", "the bonus: tau*H[pi_tau], or H[pi_tau]")
-    rho_bar: float = row(1.05, "clip of rho", paper="Importance Sampling Clip rho")
-    c_bar: float = row(1.05, "clip of c", paper="Importance Sampling Clip c")
+    rho_bar: float = row(
+        1.05, "clip of rho", range=(1e-6, 1e6), paper="Importance Sampling Clip rho"
+    )
+    c_bar: float = row(1.05, "clip of c", range=(1e-6, 1e6), paper="Importance Sampling Clip c")
     retrace_bootstrap: Literal["sampled", "expected"] = row(
         "sampled", "Q at t+1: of the sampled action, or E_pi Q"
     )
@@ -177,15 +219,20 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    learning_rate: float = row(5e-4, "peak learning rate", paper="Learning Rate")
+    learning_rate: float = row(5e-4, "peak learning rate", range=(0, 10), paper="Learning Rate")
     warmup: float = row(
-        4000.0, "updates of linear warm-up; below 1: a fraction of the run", paper="Warmup Steps"
+        4000.0,
+        "updates of linear warm-up; below 1: a fraction of the run",
+        range=(0, 1e9),
+        paper="Warmup Steps",
     )
-    weight_decay: float = row(0.01, "annealed linearly to 0", paper="Weight Decay Rate")
-    beta1: float = row(0.9, "AdamW", paper="AdamW beta_1")
-    beta2: float = row(0.98, "AdamW", paper="AdamW beta_2")
-    eps: float = row(1e-6, "AdamW", paper="AdamW eps")
-    clip_norm: float = row(50.0, "gradient norm clip", paper="AdamW Clip Norm")
+    weight_decay: float = row(
+        0.01, "annealed linearly to 0", range=(0, 10), paper="Weight Decay Rate"
+    )
+    beta1: float = row(0.9, "AdamW", range=(0, 0.9999999), paper="AdamW beta_1")
+    beta2: float = row(0.98, "AdamW", range=(0, 0.9999999), paper="AdamW beta_2")
+    eps: float = row(1e-6, "AdamW", range=(1e-12, 1), paper="AdamW eps")
+    clip_norm: float = row(50.0, "gradient norm clip", range=(1e-9, 1e12), paper="AdamW Clip Norm")
 
 
 @dataclass(frozen=True)
@@ -193,28 +240,43 @@ class RuntimeConfig:
     kind: Literal["auto", "serial", "process"] = row(
         "auto", "one process taking turns, or actor and learner processes"
     )
-    num_envs: int = row(160, "environments in all", paper="Num. Environments")
-    num_actors: int = row(0, "actor processes; 0: by cores")
+    num_envs: int = row(160, "environments in all", range=(1, 100_000), paper="Num. Environments")
+    num_actors: int = row(0, "actor processes; 0: by cores", range=(0, 4096))
     num_learners: int = row(
-        0, "learner processes that train the same weights, each on batches of its own; 0: by cores"
+        0,
+        "learner processes that train the same weights, each on batches of its own; 0: by cores",
+        range=(0, 64),
     )
-    learner_threads: int = row(0, "threads that share each batch of a learner; 0: by cores")
+    learner_threads: int = row(
+        0, "threads that share each batch of a learner; 0: by cores", range=(0, 4096)
+    )
     device: str = row("auto", "of the learner: auto, cpu, cuda, cuda:1")
     push_every: int = row(
-        25, "updates between pushes of parameters", paper="Learner Push Model Every n Steps"
+        25,
+        "updates between pushes of parameters",
+        range=(1, 1e6),
+        paper="Learner Push Model Every n Steps",
     )
     pull_every: int = row(
-        64, "steps between an actor's pulls", paper="Actor Pull Model Every n Steps"
+        64, "steps between an actor's pulls", range=(1, 1e6), paper="Actor Pull Model Every n Steps"
     )
-    stuck_seconds: float = row(120.0, "an actor that reports nothing for this long is replaced")
-    max_restarts: int = row(10, "replacements of one actor before the run ends with the reason")
+    stuck_seconds: float = row(
+        120.0, "an actor that reports nothing for this long is replaced", range=(0.1, 1e6)
+    )
+    max_restarts: int = row(
+        10, "replacements of one actor before the run ends with the reason", range=(0, 1e6)
+    )
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    every: int = row(1_000_000, "frames between evaluations; 0: none")
-    episodes: int = row(16, "episodes with tau from the best region, and as many greedy ones")
-    max_steps: int = row(27_000, "agent steps after which an evaluation episode is cut")
+    every: int = row(1_000_000, "frames between evaluations; 0: none", range=(0, 1e13))
+    episodes: int = row(
+        16, "episodes with tau from the best region, and as many greedy ones", range=(1, 100_000)
+    )
+    max_steps: int = row(
+        27_000, "agent steps after which an evaluation episode is cut", range=(1, 1e9)
+    )
 
 
 @dataclass(frozen=True)
@@ -223,8 +285,9 @@ class CheckpointConfig:
         1_000_000,
         "frames between checkpoints; 0: only at the end. The serial runtime restarts its episodes"
         " at each",
+        range=(0, 1e13),
     )
-    keep: int = row(3, "newest checkpoints kept, beside the best evaluated one")
+    keep: int = row(3, "newest checkpoints kept, beside the best evaluated one", range=(1, 1e6))
 
 
 @dataclass(frozen=True)
@@ -234,11 +297,14 @@ class Config:
     frames: int = row(
         200_000_000,
         "length of the run in frames: agent steps times action repeat",
+        range=(1, 1e13),
         paper="Num. States",
     )
-    seed: int = row(0, "root of every random stream")
+    seed: int = row(0, "root of every random stream", range=(0, 2**63 - 1))
     run_dir: str = row("", "where the run is written; empty: runs/<env>-<variant>-<seed>")
-    log_every: int = row(50, "updates between diagnostics in metrics.jsonl and TensorBoard")
+    log_every: int = row(
+        50, "updates between diagnostics in metrics.jsonl and TensorBoard", range=(1, 1e9)
+    )
     tensorboard: bool = row(True, "write TensorBoard files")
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

@@ -18,11 +18,13 @@ T = TypeVar("T")
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
 
 
-def row(default: Any, text: str, *, paper: str = "") -> Any:
-    """A config field: its default, one line of help, and the row of the paper's table it stands
-    for.
+def row(
+    default: Any, text: str, *, range: tuple[float, float] | None = None, paper: str = ""
+) -> Any:
+    """A config field: its default, one line of help, the smallest and the largest value it may
+    have (for a tuple: each of its values), and the row of the paper's table it stands for.
     """
-    return field(default=default, metadata={"help": text, "paper": paper})
+    return field(default=default, metadata={"help": text, "range": range, "paper": paper})
 
 
 def leaves_of(config_type: Any, prefix: str = "") -> Leaves:

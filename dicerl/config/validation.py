@@ -3,86 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from dicerl.config.config import Config
+from dicerl.config.config import Config, fields_of
 from dicerl.config.fields import get
 from dicerl.errors import ConfigError
-
-# name -> (smallest, largest): refused outside.
-_RANGES: dict[str, tuple[float, float]] = {
-    "frames": (1, 1e13),
-    "seed": (0, 2**63 - 1),
-    "log_every": (1, 1e9),
-    "env.action_repeat": (1, 64),
-    "env.frame_stack": (1, 64),
-    "env.image_size": (16, 512),
-    "env.noop_max": (0, 10_000),
-    "env.sticky_actions": (0, 0.999),
-    "env.reward_scale": (1e-9, 1e9),
-    "env.max_episode_frames": (1, 1e9),
-    "network.hidden": (1, 65_536),
-    "network.lstm": (0, 65_536),
-    "network.forget_bias": (-10, 10),
-    "network.statistics_steps": (1, 1e8),
-    "network.statistics_floor": (1e-6, 1e6),
-    "network.statistics_clip": (0.1, 1e6),
-    "behaviour.inv_temperature": (0, 1e6),
-    "behaviour.epsilon": (0, 1),
-    "collector.replay": (0, 0.99),
-    "collector.replay_capacity": (1, 1e8),
-    "loss.auxiliary": (0, 1e6),
-    "bandit.num_bandits": (1, 10_000),
-    "bandit.num_candidates": (1, 10_000),
-    "bandit.ucb_scale": (0, 1e6),
-    "bandit.max_inv_temperature": (1e-6, 1e6),
-    "bandit.accuracy": (1e-4, 10),
-    "sequence.burn_in": (0, 100_000),
-    "sequence.length": (1, 100_000),
-    "sequence.batch": (1, 1e6),
-    "sequence.reuse": (1, 1000),
-    "sequence.capacity": (0, 1e8),
-    "loss.discount": (0, 1),
-    "loss.value": (0, 1e6),
-    "loss.q": (0, 1e6),
-    "loss.policy": (0, 1e6),
-    "loss.entropy": (0, 1e6),
-    "loss.rho_bar": (1e-6, 1e6),
-    "loss.c_bar": (1e-6, 1e6),
-    "optimizer.learning_rate": (0, 10),
-    "optimizer.warmup": (0, 1e9),
-    "optimizer.weight_decay": (0, 10),
-    "optimizer.beta1": (0, 0.9999999),
-    "optimizer.beta2": (0, 0.9999999),
-    "optimizer.eps": (1e-12, 1),
-    "optimizer.clip_norm": (1e-9, 1e12),
-    "runtime.num_envs": (1, 100_000),
-    "runtime.num_actors": (0, 4096),
-    "runtime.num_learners": (0, 64),
-    "runtime.learner_threads": (0, 4096),
-    "runtime.push_every": (1, 1e6),
-    "runtime.pull_every": (1, 1e6),
-    "runtime.stuck_seconds": (0.1, 1e6),
-    "runtime.max_restarts": (0, 1e6),
-    "evaluation.every": (0, 1e13),
-    "evaluation.episodes": (1, 100_000),
-    "evaluation.max_steps": (1, 1e9),
-    "checkpoint.every": (0, 1e13),
-    "checkpoint.keep": (1, 1e6),
-}
 
 
 def validate(config: Config) -> Config:
     """The config itself, or a ConfigError that names the field, the value and what would be
     right.
     """
-    for name, (low, high) in _RANGES.items():
-        value = get(config, name)
-        if not low <= value <= high:
-            raise ConfigError(name, value, f"it must lie between {low:g} and {high:g}")
-    for name in ("bandit.learning_rates", "bandit.widths"):
-        values = get(config, name)
-        if not values or not all(0 <= v <= 1000 for v in values):
-            raise ConfigError(name, values, "it needs at least one value, each between 0 and 1000")
+    for name, (_, field) in fields_of().items():
+        if field.metadata["range"] is not None:
+            _validate_range(name, get(config, name), *field.metadata["range"])
     _validate_combinations(config)
     if config.runtime.num_actors > config.runtime.num_envs:
         raise ConfigError(
@@ -104,6 +38,15 @@ def validate(config: Config) -> Config:
             f"it leaves no tile; it must be at most {most:.3g}",
         )
     return config
+
+
+def _validate_range(name: str, value: Any, low: float, high: float) -> None:
+    span = f"between {low:g} and {high:g}"
+    if isinstance(value, tuple):
+        if not value or not all(low <= item <= high for item in value):
+            raise ConfigError(name, value, f"it needs at least one value, each {span}")
+    elif not low <= value <= high:
+        raise ConfigError(name, value, f"it must lie {span}")
 
 
 def _validate_combinations(config: Config) -> None:
