@@ -13,6 +13,7 @@ from dicerl.config import (
     Config,
     describe_type,
     fields_of,
+    flatten,
     from_dict,
     get,
     override,
@@ -267,6 +268,13 @@ def test_to_dict_holds_every_field_once():
             )
 
     assert sorted(leaves(Config().to_dict())) == sorted(FIELDS)
+
+
+def test_a_nest_of_dicts_by_dotted_name():
+    nest = {"frames": 5, "loss": {"q": 1.0, "deeper": {"x": None}}, "empty": {}, "list": [{"a": 1}]}
+    flat = {"frames": 5, "loss.q": 1.0, "loss.deeper.x": None, "list": [{"a": 1}]}
+    assert flatten(nest) == flat
+    assert list(flatten(nest)) == list(flat)
 
 
 @pytest.mark.parametrize(

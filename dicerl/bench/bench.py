@@ -10,7 +10,7 @@ from typing import Any
 
 from dicerl.bench.stages import stages
 from dicerl.bench.whole import whole
-from dicerl.config import Config, validate
+from dicerl.config import Config, flatten, validate
 from dicerl.envs import env_spec
 from dicerl.runtime.setup import plan
 
@@ -136,16 +136,14 @@ def advice(result: dict[str, Any]) -> list[str]:
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, float, float, float]]:
     """(name, before, after, after / before) of every number the two have in common."""
 
-    def flat(node: dict[str, Any], prefix: str = "") -> dict[str, float]:
-        numbers: dict[str, float] = {}
-        for name, value in node.items():
-            if isinstance(value, dict):
-                numbers |= flat(value, f"{prefix}{name}.")
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                numbers[prefix + name] = float(value)
-        return numbers
+    def numbers(result: dict[str, Any]) -> dict[str, float]:
+        return {
+            name: float(value)
+            for name, value in flatten(result).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
 
-    old, new = flat(before), flat(after)
+    old, new = numbers(before), numbers(after)
     return [
         (name, old[name], new[name], new[name] / old[name])
         for name in old

@@ -16,7 +16,7 @@ from dicerl.config.config import (
     fields_of,
     from_dict,
 )
-from dicerl.config.fields import describe_type, get, override, parse
+from dicerl.config.fields import describe_type, flatten, get, override, parse
 from dicerl.config.validation import validate
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "SequenceConfig",
     "describe_type",
     "fields_of",
+    "flatten",
     "from_dict",
     "get",
     "override",

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dicerl.config.fields import Leaves, leaves_of, override, row
+from dicerl.config.fields import Leaves, flatten, leaves_of, override, row
 from dicerl.errors import ConfigError
 
 
@@ -346,14 +346,4 @@ def from_dict(data: dict[str, Any]) -> Config:
     """A config from its JSON form; unknown fields are refused by name."""
     if not isinstance(data, dict):
         raise ConfigError("config", data, "it must be a JSON object")
-    flat: dict[str, Any] = {}
-
-    def walk(node: dict[str, Any], prefix: str) -> None:
-        for key, value in node.items():
-            if isinstance(value, dict):
-                walk(value, f"{prefix}{key}.")
-            else:
-                flat[prefix + key] = value
-
-    walk(data, "")
-    return override(Config(), flat)
+    return override(Config(), flatten(data))

@@ -39,6 +39,18 @@ def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
     return leaves
 
 
+def flatten(nest: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nest of dicts by dotted name: {"loss": {"q": 1}} as {"loss.q": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in nest.items():
+        flat |= (
+            flatten(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else {prefix + name: value}
+        )
+    return flat
+
+
 def get(config: Any, name: str) -> Any:
     """The value at a dotted name."""
     for part in name.split("."):

@@ -9,8 +9,8 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from dicerl.config import flatten
 from dicerl.config.presets import VARIANTS
 from dicerl.report.data import RunData
 
@@ -56,19 +56,9 @@ def colour(variant: str) -> str:
     return PALETTE[colour_index(variant) % len(PALETTE)]
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"loss.q": 10.0, ...}"""
-    fields: dict[str, Any] = {}
-    for name, value in config.items():
-        fields |= (
-            flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        )
-    return fields
-
-
 def differences(runs: Sequence[RunData]) -> list[str]:
     """Settings that are not the same in all of these runs, seeds and book-keeping aside."""
-    configs = [flat(run.config) for run in runs]
+    configs = [flatten(run.config) for run in runs]
     names = {n for c in configs for n in c if not n.startswith(SETTINGS_ASIDE)}
     return sorted(n for n in names if len({json.dumps(c.get(n)) for c in configs}) > 1)
 

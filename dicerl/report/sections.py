@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dicerl.config import flatten
 from dicerl.games import find_game
 from dicerl.records.fields import FAVOURED, LINES, stage_field
 from dicerl.report import figures, maps
-from dicerl.report.compare import Group, colour, differences, flat, groups
+from dicerl.report.compare import Group, colour, differences, groups
 from dicerl.report.data import RunData
 from dicerl.scores import reference_scores
 
@@ -273,7 +274,7 @@ def describe(run: RunData) -> dict[str, Any]:
         "colour": colour(run.variant),
         "damaged": run.damaged,
         "events": told[-10:],
-        "config": flat(run.config),
+        "config": flatten(run.config),
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dicerl.config import Config, fields_of, override, validate
+from dicerl.config import Config, fields_of, flatten, override, validate
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError, nearest
@@ -59,7 +59,7 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
     rest. Everything is checked here.
     """
     table = read_file(Path(path)) if path else {}
-    in_file = _flat(table.pop("config", {}))
+    in_file = flatten(table.pop("config", {}))
     table |= {key: value for key, value in given.items() if value is not None}
     changes = in_file | changes
     for name in changes:
@@ -158,16 +158,6 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(table.get("config", {}), dict):
         raise DicerlError(f"{path}: config is {table['config']!r}; it must be a table: [config]")
     return table
-
-
-def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"loss": {"q": 1}} as {"loss.q": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        flat |= (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
 
 
 def _words(name: str, value: Any) -> list[str]:
