@@ -288,6 +288,14 @@ def test_cores_are_shared():
     assert default_jobs(plan_of({"runtime.kind": "process"})) == 1
 
 
+def test_a_suite_imports_no_torch():
+    """Its runs do, each in a process of its own."""
+    code = (
+        "import sys, dicerl.suite.suite, dicerl.runtime.machine; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
 # --- results
 
 

@@ -8,7 +8,6 @@ kills each child with it, elsewhere a child ends when its pipe breaks.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import selectors
@@ -29,6 +28,7 @@ from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records import checkpoint
 from dicerl.runtime.base import Role, RunContext
+from dicerl.runtime.machine import die_with
 from dicerl.runtime.messages import Crashed, Ended, Failed
 from dicerl.runtime.roles import ROLES, Shared
 from dicerl.runtime.setup import keep_freed_memory, take_long_turns
@@ -200,14 +200,6 @@ def _holding_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, however that ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _child(
     role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any
 ) -> None:
@@ -215,7 +207,7 @@ def _child(
     # a service manager tells the whole group; the supervisor ends us
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    _die_with(parent)
+    die_with(parent)
     keep_freed_memory()
     take_long_turns()
     try:

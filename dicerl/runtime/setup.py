@@ -23,6 +23,7 @@ from dicerl.errors import ConfigError
 from dicerl.parts.collector import default_capacity
 from dicerl.parts.optimizer import total_updates
 from dicerl.parts.sequence import schema, window_bytes, window_length
+from dicerl.runtime.machine import cores
 
 LEARNERS = 2  # at most, where the machine chooses: a gradient is that many updates late, less one
 ENVS_AN_ACTOR = 8  # at least, where the machine chooses
@@ -46,10 +47,6 @@ class Plan:
     @property
     def store_bytes(self) -> int:
         return self.capacity * self.slot_bytes
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory() -> int:

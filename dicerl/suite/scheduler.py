@@ -5,7 +5,6 @@ is on disk decides what is left.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 from dicerl.errors import DicerlError
 from dicerl.records.run import in_use
+from dicerl.runtime import machine
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
 
@@ -169,7 +169,7 @@ def default_jobs(plan: Plan) -> int:
     """One run a core; a run that was asked to take several processes gets all the cores."""
     if any(run.config.runtime.kind == "process" for run in plan.runs):
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return machine.cores()
 
 
 def share_of_cores(slot: int, jobs: int) -> set[int]:
@@ -187,13 +187,9 @@ def _in_child(cores: set[int]) -> Callable[[], None]:
     however that ends.
     """
     parent = os.getpid()
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def prepare() -> None:
-        if prctl is not None:
-            prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
+        machine.die_with(parent, signal.SIGTERM)
         if cores:
             os.sched_setaffinity(0, cores)
 
