@@ -21,6 +21,7 @@ from dicerl.commands import (
     train,
     variants,
 )
+from dicerl.config import RENAMED
 from dicerl.errors import DicerlError, nearest
 
 
@@ -94,10 +95,10 @@ def main(argv: list[str] | None = None) -> int:
             for action in parser.commands[args.command]._actions
             for option in action.option_strings
         ]
-        fail(
-            f"unknown argument {unknown[0]}{nearest(unknown[0].split('=')[0], known)} (see dicerl"
-            f" {args.command} --help)"
-        )
+        word = unknown[0].split("=")[0]
+        present = f"--{RENAMED.get(word.removeprefix('--').replace('-', '_'))}"
+        hint = f"; it is now {present}" if present in known else nearest(word, known)
+        fail(f"unknown argument {unknown[0]}{hint} (see dicerl {args.command} --help)")
     try:
         return COMMANDS[args.command].run(args)
     except DicerlError as error:

@@ -96,6 +96,18 @@ MISTAKES = {
         ["train", "CartPole-v1", "--optimiser.learning-rate=1"],
         "did you mean --optimizer.learning-rate?",
     ),
+    "renamed field": (
+        ["train", "CartPole-v1", "--sequence.capacity", "64"],
+        "unknown argument --sequence.capacity; it is now --collector.capacity",
+    ),
+    "renamed field with =": (
+        ["bench", "CartPole-v1", "--sequence.capacity=64"],
+        "--sequence.capacity=64; it is now --collector.capacity",
+    ),
+    "renamed field of a command without fields": (
+        ["resume", "nowhere", "--sequence.capacity", "64"],
+        "unknown argument --sequence.capacity",
+    ),
     "shortened field": (
         ["train", "CartPole-v1", "--frame", "3"],
         "--frame",
@@ -157,8 +169,8 @@ MISTAKES = {
         "GiB free",
     ),
     "too much capacity for the memory": (
-        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "serial"],
-        "sequence.capacity is 100000000",
+        ["train", "pong", "--collector.capacity", "100000000", "--runtime", "serial"],
+        "collector.capacity is 100000000",
         "GiB free",
     ),
     "too large a batch for the memory": (
@@ -214,8 +226,8 @@ MISTAKES = {
         "GiB free",
     ),
     "too much capacity for shared memory": (
-        ["train", "pong", "--sequence.capacity", "100000000", "--runtime", "process"],
-        "sequence.capacity is 100000000",
+        ["train", "pong", "--collector.capacity", "100000000", "--runtime", "process"],
+        "collector.capacity is 100000000",
         "/dev/shm",
     ),
     "too many games for shared memory": (
@@ -233,8 +245,8 @@ MISTAKES = {
         "/dev/shm",
     ),
     "capacity below a batch": (
-        ["train", "CartPole-v1", "--sequence.capacity", "3"],
-        "sequence.capacity is 3",
+        ["train", "CartPole-v1", "--collector.capacity", "3"],
+        "collector.capacity is 3",
         "at least",
     ),
     "more actors than environments": (
@@ -666,7 +678,7 @@ def test_help_shows_every_field(call, monkeypatch):
 def another(name, kind):
     """A value that is not the field's default."""
     value = get(Config(), name)
-    if name == "sequence.capacity":  # must hold a batch
+    if name == "collector.capacity":  # must hold a batch
         return 1000
     if kind is bool:
         return not value

@@ -1,5 +1,6 @@
 """config/: parsing, overriding, the JSON form, what each preset changes, and what is refused."""
 
+import hashlib
 import json
 import math
 import typing
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dicerl.config import (
+    RENAMED,
     Config,
     describe_type,
     fields_of,
@@ -291,6 +293,36 @@ def test_from_dict_refuses_what_is_no_object(data):
         from_dict(data)
 
 
+def older_form(config):
+    """As config.json was when the collector's capacity stood among the sequence's fields."""
+    data = config.to_dict()
+    data["sequence"]["capacity"] = data["collector"].pop("capacity")
+    return data
+
+
+def test_a_config_of_before_a_renaming_still_loads():
+    config = override(Config(), {"collector.capacity": 77, "sequence.batch": 7})
+    assert from_dict(json.loads(json.dumps(older_form(config)))) == config
+    assert override(Config(), {"sequence.capacity": "77", "sequence.batch": 7}) == config
+    assert Config().replace(sequence__capacity=77, sequence__batch=7) == config
+    with pytest.raises(ConfigError, match=r"^collector\.capacity is 'x'; "):
+        override(Config(), {"sequence.capacity": "x"})
+
+
+def test_a_checkpoint_of_before_a_renaming_still_fits():
+    """Else resuming such a run would say that its config was changed."""
+    config = override(Config(), {"collector.capacity": 77})
+    text = json.dumps(older_form(config), sort_keys=True)
+    assert config.hash() == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert config.hash() != Config().hash()
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_field_is_there_under_its_new_name_alone(old, new):
+    assert new in FIELDS
+    assert old not in FIELDS
+
+
 # --- presets and variants
 
 
@@ -471,8 +503,8 @@ def test_several_numbers_outside_their_range_are_refused_by_name(name):
 def test_fields_that_contradict_each_other():
     with pytest.raises(ConfigError, match=r"runtime\.num_actors is 5; runtime\.num_envs is only 4"):
         validate(Config().replace(runtime__num_envs=4, runtime__num_actors=5))
-    with pytest.raises(ConfigError, match=r"sequence\.capacity is 63; .*at least 64"):
-        validate(Config().replace(sequence__capacity=63))
+    with pytest.raises(ConfigError, match=r"collector\.capacity is 63; .*at least 64"):
+        validate(Config().replace(collector__capacity=63))
     with pytest.raises(ConfigError, match=r"bandit\.accuracy is 5"):
         validate(Config().replace(bandit__accuracy=5.0))
     with pytest.raises(

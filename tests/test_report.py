@@ -372,6 +372,21 @@ def test_evaluations_of_seeds_meet_although_their_frames_differ_a_little(tmp_pat
     assert shade["y"] == [3.0] * 4 + [1.0] * 4
 
 
+def test_a_run_of_before_a_renaming_is_a_seed_like_the_others(tmp_path):
+    """config.json of older runs has collector.capacity among the sequence's fields."""
+    made = [
+        make_run(tmp_path / f"s{seed}", seed=seed, **{"collector.capacity": capacity})
+        for seed, capacity in enumerate((50, 50, 60, 60))
+    ]
+    for directory in made[1:3]:
+        config = json.loads((directory / "config.json").read_text())
+        config["sequence"]["capacity"] = config["collector"].pop("capacity")
+        (directory / "config.json").write_text(json.dumps(config))
+    runs = [opened(directory) for directory in made]
+    found = [(g.label, [run.name for run in g.runs]) for g in groups(runs)]
+    assert found == [("dice · capacity 50", ["s0", "s1"]), ("dice · capacity 60", ["s2", "s3"])]
+
+
 def test_a_variant_keeps_its_colour_and_other_settings_get_another_line(tmp_path):
     made = [
         make_run(tmp_path / "a", variant="dice"),

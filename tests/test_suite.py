@@ -100,6 +100,14 @@ def test_a_file_and_options(tmp_path):
     }
 
 
+def test_a_file_may_name_a_field_as_before_a_renaming(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('games = ["pong"]\n[config]\nsequence.capacity = 99\n')
+    plan = make_plan({}, {}, str(path))
+    assert plan.changes == {"collector.capacity": 99}  # what the runs are started with
+    assert {r.config.collector.capacity for r in plan.runs} == {99}
+
+
 @pytest.mark.parametrize(
     ("given", "seeds"),
     [(["3"], [0, 1, 2]), (["7,"], [7]), (["0,2", "9"], [0, 2, 9]), ([5, 1], [5, 1]), (2, [0, 1])],

@@ -16,10 +16,11 @@ from dicerl.config.config import (
     fields_of,
     from_dict,
 )
-from dicerl.config.fields import describe_type, flatten, get, override, parse
+from dicerl.config.fields import RENAMED, describe_type, flatten, get, override, parse, renamed
 from dicerl.config.validation import validate
 
 __all__ = [
+    "RENAMED",
     "BanditConfig",
     "BehaviourConfig",
     "CheckpointConfig",
@@ -39,5 +40,6 @@ __all__ = [
     "get",
     "override",
     "parse",
+    "renamed",
     "validate",
 ]

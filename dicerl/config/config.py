@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dicerl.config.fields import Leaves, flatten, leaves_of, override, row
+from dicerl.config.fields import RENAMED, Leaves, flatten, leaves_of, override, row
 from dicerl.errors import ConfigError
 
 
@@ -159,16 +159,16 @@ class SequenceConfig:
     length: int = row(80, "trained steps T of a sequence", range=(1, 100_000), paper="Seq-length")
     batch: int = row(64, "sequences in a batch", range=(1, 1e6), paper="Batch size")
     reuse: int = row(2, "times each sequence is trained", range=(1, 1000), paper="Sample Reuse")
+
+
+@dataclass(frozen=True)
+class CollectorConfig:
     capacity: int = row(
         0,
         "sequences the collector holds; 0: as many as a batch for each learner and one round of all"
         " actors need",
         range=(0, 1e8),
     )
-
-
-@dataclass(frozen=True)
-class CollectorConfig:
     replay: float = row(
         0.0,
         "fraction of each batch that is drawn from older sequences, uniformly (LASER); 0: none",
@@ -334,7 +334,11 @@ class Config:
 
     def hash(self) -> str:
         """Tells whether a checkpoint was written with this very configuration."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        data = self.to_dict()
+        for old, new in RENAMED.items():  # a checkpoint of before the renaming still fits
+            (section, name), (present_section, present_name) = old.split("."), new.split(".")
+            data[section][name] = data[present_section].pop(present_name)
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def fields_of() -> Leaves:
@@ -343,7 +347,9 @@ def fields_of() -> Leaves:
 
 
 def from_dict(data: dict[str, Any]) -> Config:
-    """A config from its JSON form; unknown fields are refused by name."""
+    """A config from its JSON form, of an older version too where fields were only renamed; unknown
+    fields are refused by name.
+    """
     if not isinstance(data, dict):
         raise ConfigError("config", data, "it must be a JSON object")
     return override(Config(), flatten(data))

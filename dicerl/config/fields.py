@@ -1,7 +1,7 @@
 """Config fields by dotted name, ``loss.q``: found, read, set, and parsed from text or JSON.
 
-Nothing here knows which fields there are: any nest of frozen dataclasses whose leaves are ``row``s
-will do.
+Which fields there are is said elsewhere: any nest of frozen dataclasses whose leaves are ``row``s
+will do. Only a field that was renamed has its names here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from dicerl.errors import ConfigError, nearest
 
 T = TypeVar("T")
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
+
+# the name of before -> the present one; config.json of older runs has the former
+RENAMED = {"sequence.capacity": "collector.capacity"}
 
 
 def row(
@@ -51,6 +54,11 @@ def flatten(nest: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """The same values, each under its field's present name."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
 def get(config: Any, name: str) -> Any:
     """The value at a dotted name."""
     for part in name.split("."):
@@ -60,10 +68,10 @@ def get(config: Any, name: str) -> Any:
 
 def override(config: T, changes: dict[str, Any]) -> T:
     """A copy of ``config`` with dotted names set; strings are parsed by the field's type,
-    everything is checked.
+    everything is checked. A field's name of before will do.
     """
     leaves = leaves_of(type(config))
-    for name, value in changes.items():
+    for name, value in renamed(changes).items():
         if name not in leaves:
             raise ConfigError(
                 "field",

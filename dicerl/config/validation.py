@@ -24,10 +24,10 @@ def validate(config: Config) -> Config:
             config.runtime.num_actors,
             f"runtime.num_envs is only {config.runtime.num_envs}",
         )
-    if 0 < config.sequence.capacity < config.sequence.batch:
+    if 0 < config.collector.capacity < config.sequence.batch:
         raise ConfigError(
-            "sequence.capacity",
-            config.sequence.capacity,
+            "collector.capacity",
+            config.collector.capacity,
             f"it must hold a batch: at least {config.sequence.batch}",
         )
     if config.bandit.accuracy > math.log1p(config.bandit.max_inv_temperature):

@@ -9,8 +9,9 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from dicerl.config import flatten
+from dicerl.config import flatten, renamed
 from dicerl.config.presets import VARIANTS
 from dicerl.report.data import RunData
 
@@ -56,9 +57,14 @@ def colour(variant: str) -> str:
     return PALETTE[colour_index(variant) % len(PALETTE)]
 
 
+def settings_of(run: RunData) -> dict[str, Any]:
+    """The run's config by dotted name, in the words of the present version."""
+    return renamed(flatten(run.config))
+
+
 def differences(runs: Sequence[RunData]) -> list[str]:
     """Settings that are not the same in all of these runs, seeds and book-keeping aside."""
-    configs = [flatten(run.config) for run in runs]
+    configs = [settings_of(run) for run in runs]
     names = {n for c in configs for n in c if not n.startswith(SETTINGS_ASIDE)}
     return sorted(n for n in names if len({json.dumps(c.get(n)) for c in configs}) > 1)
 
@@ -73,7 +79,8 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
             names = differences(same)
             settings: list[tuple[str, ...]] = []
             for run in same:
-                mine = tuple(f"{n.split('.')[-1]} {run.setting(n)}" for n in names)
+                its = settings_of(run)
+                mine = tuple(f"{n.split('.')[-1]} {its.get(n)}" for n in names)
                 if mine not in settings:
                     settings.append(mine)
                 style = (

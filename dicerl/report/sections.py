@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dicerl.config import flatten
 from dicerl.games import find_game
 from dicerl.records.fields import FAVOURED, LINES, stage_field
 from dicerl.report import figures, maps
-from dicerl.report.compare import Group, colour, differences, groups
+from dicerl.report.compare import Group, colour, differences, groups, settings_of
 from dicerl.report.data import RunData
 from dicerl.scores import reference_scores
 
@@ -274,7 +273,7 @@ def describe(run: RunData) -> dict[str, Any]:
         "colour": colour(run.variant),
         "damaged": run.damaged,
         "events": told[-10:],
-        "config": flatten(run.config),
+        "config": settings_of(run),
     }
 
 

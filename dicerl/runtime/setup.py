@@ -115,7 +115,7 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     if device.type == "cpu":
         threads = config.runtime.learner_threads or (1 if small else max(1, count // learners))
     threads = min(threads, config.sequence.batch)
-    capacity = config.sequence.capacity or default_capacity(
+    capacity = config.collector.capacity or default_capacity(
         config.sequence.batch, config.runtime.num_envs, learners
     )
     if config.replayed:
@@ -173,7 +173,7 @@ def _require_memory(
             " free: use fewer units",
         )
     factors = [
-        "sequence.capacity",
+        "collector.capacity",
         "sequence.batch",
         "runtime.num_envs",
         "sequence.length",

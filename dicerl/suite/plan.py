@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dicerl.config import Config, fields_of, flatten, override, validate
+from dicerl.config import Config, fields_of, flatten, override, renamed, validate
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError, nearest
@@ -59,7 +59,7 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
     rest. Everything is checked here.
     """
     table = read_file(Path(path)) if path else {}
-    in_file = flatten(table.pop("config", {}))
+    in_file = renamed(flatten(table.pop("config", {})))
     table |= {key: value for key, value in given.items() if value is not None}
     changes = in_file | changes
     for name in changes:
