@@ -3,6 +3,8 @@
 import hashlib
 import json
 import math
+import subprocess
+import sys
 import typing
 from dataclasses import FrozenInstanceError
 
@@ -592,3 +594,18 @@ def test_every_field_has_help_and_a_type_to_show():
         assert field.metadata["help"], name
         assert describe_type(kind).isprintable()
         assert "<" not in describe_type(kind), name
+
+
+def test_nothing_above_is_imported():
+    """config/ is at the bottom: of the package it imports itself and errors.py."""
+    code = """if True:
+        import importlib, pkgutil, sys
+        import dicerl.config
+        for module in pkgutil.iter_modules(dicerl.config.__path__, "dicerl.config."):
+            importlib.import_module(module.name)
+        print(*sorted({".".join(m.split(".")[:2]) for m in sys.modules if m.startswith("dicerl.")}))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["dicerl.config", "dicerl.errors"]
