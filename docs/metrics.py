@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dicerl.records.fields import COMMON, KINDS, PARAMETERS, Family, Field, Kind
+from dicerl.records.vocabulary import COMMON, KINDS, PARAMETERS, Family, Field, Kind
 
 TOP = """\
 # Metrics
 
-<!-- Made by docs/metrics.py from dicerl/records/fields.py: change it there. -->
+<!-- Made by docs/metrics.py from dicerl/records/vocabulary.py: change it there. -->
 
 A run writes `metrics.jsonl`: one line for each thing that happened, in that order. Each line is a
 JSON object, and its field `kind` says what it is about: {kinds}.

@@ -11,10 +11,10 @@ from typing import Any
 from dicerl.bench.memory import Watch
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
-from dicerl.records.fields import STAGE_FIELDS, declared
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
+from dicerl.records.vocabulary import STAGE_FIELDS, declared
 from dicerl.runtime.launch import run_to_end
 from dicerl.runtime.setup import Plan, prepare_model
 

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 def describe(result: dict[str, Any]) -> list[str]:
     """For a person."""
     # imported here: the command line starts without numpy
-    from dicerl.records.fields import STAGES_OF, stage_field
+    from dicerl.records.vocabulary import STAGES_OF, stage_field
 
     median = f", medians of {result['repeat']}" if result["repeat"] > 1 else ""
     lines = [

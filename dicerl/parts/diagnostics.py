@@ -1,6 +1,6 @@
 """What every ``log_every``-th update says of itself: losses, gradient, ratios, spreads, lag.
 
-The names are declared in records/fields.py with their meaning (docs/metrics.md).
+The names are declared in records/vocabulary.py with their meaning (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dicerl.agent.weights import Weights, view
 from dicerl.core import family
 from dicerl.parts.objective import Objective, Scaling
 from dicerl.parts.sequence import Arrays
-from dicerl.records.fields import BATCH_MEAN
+from dicerl.records.vocabulary import BATCH_MEAN
 
 
 class Lag(NamedTuple):

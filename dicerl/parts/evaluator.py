@@ -15,7 +15,7 @@ from dicerl.agent.behaviour import Region
 from dicerl.config import Config
 from dicerl.core.family import PARAMETERS
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
-from dicerl.records.fields import EVALUATED, GREEDY
+from dicerl.records.vocabulary import EVALUATED, GREEDY
 
 
 def summarise(returns: np.ndarray) -> dict[str, Any]:

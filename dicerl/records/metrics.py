@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.errors import DicerlError
-from dicerl.records.fields import KINDS
+from dicerl.records.vocabulary import KINDS
 
 IN_TENSORBOARD = tuple(kind.name for kind in KINDS if kind.tensorboard)
 
@@ -45,10 +45,10 @@ class Metrics:
                 self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
     def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
-        """Append a line of a ``kind`` of ``records.fields``: its ``counters`` (the common fields
+        """Append a line of a ``kind`` of ``records.vocabulary``: its ``counters`` (the common fields
         beside kind and time) and its other ``values``.
 
-        Names are not checked here, it is called for every episode; tests/test_metrics_fields.py
+        Names are not checked here, it is called for every episode; tests/test_vocabulary.py
         compares them with the declaration.
         """
         line = {

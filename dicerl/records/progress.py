@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from dicerl.records.fields import LINES
+from dicerl.records.vocabulary import LINES
 
 # fields of a train line that are shown under their own name, with so many digits
 DIGITS = {"entropy": 3, "policy_lag": 1, "loss": 3}

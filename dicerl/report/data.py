@@ -11,7 +11,8 @@ import numpy as np
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
 from dicerl.records import checkpoint
-from dicerl.records.fields import (
+from dicerl.records.run import in_use
+from dicerl.records.vocabulary import (
     DRAWN,
     FAVOURED,
     GREEDY,
@@ -21,7 +22,6 @@ from dicerl.records.fields import (
     declared,
     tile_field,
 )
-from dicerl.records.run import in_use
 from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
 
 MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most

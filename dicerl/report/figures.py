@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dicerl.records.fields import LINES, STAGES_OF, stage_field
+from dicerl.records.vocabulary import LINES, STAGES_OF, stage_field
 from dicerl.report.compare import PALETTE, Group, groups
 from dicerl.report.data import RunData
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
-from dicerl.records.fields import FAVOURED, PARAMETERS
+from dicerl.records.vocabulary import FAVOURED, PARAMETERS
 from dicerl.report.compare import DASHES, PALETTE
 from dicerl.report.data import RunData
 from dicerl.report.figures import Figure, axis, figure, frames_axis, plain, see_through

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dicerl.games import find_game
-from dicerl.records.fields import FAVOURED, LINES, stage_field
+from dicerl.records.vocabulary import FAVOURED, LINES, stage_field
 from dicerl.report import figures, maps
 from dicerl.report.compare import Group, colour, differences, groups, settings_of
 from dicerl.report.data import RunData

@@ -16,11 +16,11 @@ from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.parts.actor import Episode
 from dicerl.records import checkpoint
-from dicerl.records.fields import FAVOURED, tile_field
 from dicerl.records.metrics import Metrics
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run, software
 from dicerl.records.state import RunState, SerialState
+from dicerl.records.vocabulary import FAVOURED, tile_field
 from dicerl.runtime.setup import Plan
 
 RECENT = 100  # episodes behind "recent return"

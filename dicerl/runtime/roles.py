@@ -26,8 +26,8 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store
 from dicerl.records import checkpoint
-from dicerl.records.fields import ACTOR_STAGES, LEARNER_STAGES, stage_fields
 from dicerl.records.timing import Times
+from dicerl.records.vocabulary import ACTOR_STAGES, LEARNER_STAGES, stage_fields
 from dicerl.runtime.base import Role
 from dicerl.runtime.messages import (
     Alive,

@@ -28,9 +28,9 @@ from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.records import checkpoint
 from dicerl.records.checkpoint import Checkpoint
-from dicerl.records.fields import stage_fields
 from dicerl.records.state import SerialState
 from dicerl.records.timing import Times
+from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import RunContext
 from dicerl.runtime.setup import build_model, keep_freed_memory
 

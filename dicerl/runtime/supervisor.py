@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from dicerl.errors import DicerlError
 from dicerl.parts import collector
 from dicerl.records import checkpoint
-from dicerl.records.fields import stage_fields
+from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import Handle, Role, RunContext, Transport
 from dicerl.runtime.messages import (
     Alive,

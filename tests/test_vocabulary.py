@@ -1,4 +1,4 @@
-"""records/fields.py: what runs write is what is declared, no more and no less."""
+"""records/vocabulary.py: what runs write is what is declared, no more and no less."""
 
 import os
 import runpy
@@ -179,7 +179,7 @@ def test_a_name_that_is_not_declared_is_an_error():
 
 
 def test_the_declaration_needs_no_torch():
-    script = "import sys, dicerl.records.fields; sys.exit('torch' in sys.modules)"
+    script = "import sys, dicerl.records.vocabulary; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], env=os.environ, check=False)
     assert done.returncode == 0
 
