@@ -13,7 +13,7 @@ import pytest
 import dicerl
 from dicerl.core import family
 from dicerl.errors import DicerlError
-from dicerl.records import fields
+from dicerl.records import vocabulary
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import software
 
@@ -101,16 +101,16 @@ def written(lines):
 
 def test_a_serial_run_writes_no_field_that_is_not_declared(serial):
     found = written(serial)
-    assert found.keys() == fields.LINES.keys()
-    assert {kind: names - fields.LINES[kind].keys() for kind, names in found.items()} == {
+    assert found.keys() == vocabulary.LINES.keys()
+    assert {kind: names - vocabulary.LINES[kind].keys() for kind, names in found.items()} == {
         kind: set() for kind in found
     }
 
 
 def test_a_process_run_writes_no_field_that_is_not_declared(process):
     found = written(process)
-    assert found.keys() == fields.LINES.keys() - {"evaluation"}
-    assert {kind: names - fields.LINES[kind].keys() for kind, names in found.items()} == {
+    assert found.keys() == vocabulary.LINES.keys() - {"evaluation"}
+    assert {kind: names - vocabulary.LINES[kind].keys() for kind, names in found.items()} == {
         kind: set() for kind in found
     }
 
@@ -118,7 +118,9 @@ def test_a_process_run_writes_no_field_that_is_not_declared(process):
 def test_every_declared_field_is_written_by_one_of_them(serial, process):
     found = written(serial + process)
     unwritten = {
-        (kind, name) for kind, names in fields.LINES.items() for name in names.keys() - found[kind]
+        (kind, name)
+        for kind, names in vocabulary.LINES.items()
+        for name in names.keys() - found[kind]
     }
     # a package outside its own git repository has no commit
     assert unwritten == ({("event", "commit")} if "commit" not in software() else set())
@@ -127,28 +129,28 @@ def test_every_declared_field_is_written_by_one_of_them(serial, process):
 def test_times_are_said_of_every_stage(serial, process):
     def stages(lines, who):
         names = {name for line in lines if line["kind"] == "train" for name in line}
-        return [s for s in fields.STAGES_OF[who] if fields.stage_field(who, s) in names]
+        return [s for s in vocabulary.STAGES_OF[who] if vocabulary.stage_field(who, s) in names]
 
-    assert stages(process, "actor") == list(fields.ACTOR_STAGES)
-    assert stages(process, "learner") == list(fields.LEARNER_STAGES)
+    assert stages(process, "actor") == list(vocabulary.ACTOR_STAGES)
+    assert stages(process, "learner") == list(vocabulary.LEARNER_STAGES)
     # one process: nobody waits
-    assert stages(serial, "actor") == [s for s in fields.ACTOR_STAGES if s != "waiting"]
-    assert stages(serial, "learner") == [s for s in fields.LEARNER_STAGES if s != "starved"]
+    assert stages(serial, "actor") == [s for s in vocabulary.ACTOR_STAGES if s != "waiting"]
+    assert stages(serial, "learner") == [s for s in vocabulary.LEARNER_STAGES if s != "starved"]
 
 
 def test_every_field_is_declared_once_with_a_meaning():
-    for kind in fields.KINDS:
+    for kind in vocabulary.KINDS:
         names = [
             f.name
-            for x in (*fields.COMMON, *kind.contents)
-            for f in (x.fields() if isinstance(x, fields.Family) else (x,))
+            for x in (*vocabulary.COMMON, *kind.contents)
+            for f in (x.fields() if isinstance(x, vocabulary.Family) else (x,))
         ]
         assert len(set(names)) == len(names), kind.name
-        assert all(f.meaning for f in fields.LINES[kind.name].values())
+        assert all(f.meaning for f in vocabulary.LINES[kind.name].values())
 
 
 def test_every_parameter_of_every_family_is_declared():
-    assert set(fields.PARAMETER_NAMES) == {
+    assert set(vocabulary.PARAMETER_NAMES) == {
         name for names in family.PARAMETERS.values() for name in names
     }
 
@@ -156,26 +158,29 @@ def test_every_parameter_of_every_family_is_declared():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (fields.stage_field("actor", "waiting"), "actor_waiting"),
-        (fields.stage_field("learner", "copying"), "learner_copying"),
-        (fields.tile_field("tile_values", "epsilon", several=False), "tile_values"),
-        (fields.tile_field("tile_visits", "weight_low", several=True), "tile_visits_weight_low"),
-        (fields.FAVOURED.name("epsilon"), "favoured_epsilon"),
-        (fields.BATCH_MEAN.name("weight_low"), "weight_low_mean"),
-        (fields.EVALUATED.name("inv_temperature"), "inv_temperatures"),
-        (fields.DRAWN.name("epsilon"), "epsilon"),
-        (fields.GREEDY.name("stderr"), "greedy_stderr"),
+        (vocabulary.stage_field("actor", "waiting"), "actor_waiting"),
+        (vocabulary.stage_field("learner", "copying"), "learner_copying"),
+        (vocabulary.tile_field("tile_values", "epsilon", several=False), "tile_values"),
+        (
+            vocabulary.tile_field("tile_visits", "weight_low", several=True),
+            "tile_visits_weight_low",
+        ),
+        (vocabulary.FAVOURED.name("epsilon"), "favoured_epsilon"),
+        (vocabulary.BATCH_MEAN.name("weight_low"), "weight_low_mean"),
+        (vocabulary.EVALUATED.name("inv_temperature"), "inv_temperatures"),
+        (vocabulary.DRAWN.name("epsilon"), "epsilon"),
+        (vocabulary.GREEDY.name("stderr"), "greedy_stderr"),
     ],
 )
 def test_names_of_families(name, expected):
     assert name == expected
-    assert any(name in names for names in fields.LINES.values())
+    assert any(name in names for names in vocabulary.LINES.values())
 
 
 def test_a_name_that_is_not_declared_is_an_error():
-    assert fields.declared("train", "frames", "entropy") == ("frames", "entropy")
+    assert vocabulary.declared("train", "frames", "entropy") == ("frames", "entropy")
     with pytest.raises(KeyError, match="entrophy"):
-        fields.declared("train", "entrophy")
+        vocabulary.declared("train", "entrophy")
 
 
 def test_the_declaration_needs_no_torch():

@@ -45,7 +45,7 @@ class Metrics:
                 self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
     def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
-        """Append a line of a ``kind`` of ``records.vocabulary``: its ``counters`` (the common fields
+        """Append a line of a ``kind`` of vocabulary.py: its ``counters`` (the common fields
         beside kind and time) and its other ``values``.
 
         Names are not checked here, it is called for every episode; tests/test_vocabulary.py
