@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.config.presets import preset
@@ -27,6 +28,7 @@ from dicerl.core.family import PARAMETERS
 from dicerl.envs import EnvSpec, env_spec
 from dicerl.envs.toy import Counting
 from dicerl.parts.learner import Learner
+from dicerl.parts.objective import Objective, draw_scaling, objective
 from dicerl.parts.sequence import allocate, schema, window_length
 
 PER_STEP = (
@@ -130,14 +132,14 @@ class MakeTraced:
         return Traced(self.directory and self.directory / f"stepped-by-{os.getpid()}")
 
 
-def flat_state(network: Network) -> torch.Tensor:
+def flat_state(model: ActorCritic) -> torch.Tensor:
     """A copy of all a network is."""
-    return network.flat.detach().clone()
+    return model.flat.vector.detach().clone()
 
 
 @torch.no_grad()
-def load_flat_state(network: Network, flat: torch.Tensor) -> None:
-    network.flat.copy_(flat)
+def load_flat_state(model: ActorCritic, flat: torch.Tensor) -> None:
+    model.flat.vector.copy_(flat)
 
 
 # --- the recorder ---------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ class Recorder:
             time.sleep(0.02)
         self.players = 0
         path = self.directory / f"{learner.updates:06d}"
-        np.save(path.with_suffix(".npy"), flat_state(learner.network).numpy())
+        np.save(path.with_suffix(".npy"), flat_state(learner.model).numpy())
         np.savez(path.with_suffix(".npz"), updates=learner.updates, **batch)
 
 
@@ -238,9 +240,9 @@ class Networks:
 
     def __getitem__(self, version: int) -> Network:
         if version not in self._made:
-            network = Network(self._config, self._spec).eval()
-            load_flat_state(network, self._parameters[version])
-            self._made[version] = network
+            model = ActorCritic(self._config, self._spec)
+            load_flat_state(model, self._parameters[version])
+            self._made[version] = model.network.eval()
         return self._made[version]
 
 
@@ -329,11 +331,17 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
     batch["last_reward"][...] = rng.normal(size=batch["last_reward"].shape)
     batch["created"][...] = time.time() - 5.0
     torch.manual_seed(seed)
-    return Learner(config, Network(config, spec), 1000), batch
+    return Learner(ActorCritic(config, spec), 1000), batch
 
 
 # (reset step, sequence, terminated) of learner_and_batch
 ENDS = ((2, 0, True), (7, 0, True), (8, 1, False))
+
+
+def loss_of(learner: Learner, data: dict[str, torch.Tensor]) -> Objective:
+    """What the learner's next update of this batch is the gradient of."""
+    scaling = draw_scaling(learner.config, learner.updates, learner.device)
+    return objective(learner.model, data, scaling)
 
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

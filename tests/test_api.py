@@ -284,9 +284,7 @@ def test_the_state_is_what_makes_the_next_action(agent):
 def test_the_temperature_comes_from_the_best_region(run, agent):
     ((low, high),) = agent.region
     assert 0 <= low < high <= math.log1p(run.config.bandit.max_inv_temperature)
-    fixed = dicerl.api.Agent(
-        agent.config, agent.spec, agent.network, [(math.log(1e6), math.log(1e6))]
-    )
+    fixed = dicerl.api.Agent(agent.model, [(math.log(1e6), math.log(1e6))])
     observations = np.random.default_rng(1).normal(size=(256, 4)).astype(np.float32)
     assert (fixed.act(observations)[0] == fixed.act(observations, greedy=True)[0]).mean() > 0.99
 

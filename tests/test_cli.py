@@ -25,7 +25,7 @@ from dicerl.config import Config, fields_of, get
 from dicerl.config.options import HIDDEN
 from dicerl.config.presets import VARIANTS
 from dicerl.envs import EnvSpec
-from dicerl.parts import learner
+from dicerl.parts import optimizer
 from dicerl.parts.evaluator import Evaluator
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
@@ -1063,9 +1063,9 @@ def test_the_paper_preset_has_the_deep_torso_and_anneals_to_zero():
         action_repeat=4,
     )
     assert Network(config, atari).torso_name == "impala_deep"
-    total = learner.total_updates(config, 4)
+    total = optimizer.total_updates(config, 4)
     assert total == 19532  # 200M frames / 4 * 2 / (64 * 80), rounded up
-    assert learner.schedule(config, 4000, total)[0] == pytest.approx(5e-4)
-    assert learner.schedule(config, 1999, total)[0] == pytest.approx(2.5e-4)
-    assert learner.schedule(config, 0, total)[1] == pytest.approx(0.01)
-    assert learner.schedule(config, total, total) == (0.0, 0.0)
+    assert optimizer.schedule(config, 4000, total)[0] == pytest.approx(5e-4)
+    assert optimizer.schedule(config, 1999, total)[0] == pytest.approx(2.5e-4)
+    assert optimizer.schedule(config, 0, total)[1] == pytest.approx(0.01)
+    assert optimizer.schedule(config, total, total) == (0.0, 0.0)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.behaviour import Behaviour
 from dicerl.config import Config, EnvConfig, seeding
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec, make_vector_env
@@ -23,8 +24,7 @@ from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
 from dicerl.parts.actor import Actor
 from dicerl.parts.evaluator import Evaluator
-from dicerl.parts.sequence import schema
-from dicerl.runtime.setup import prepare_network
+from dicerl.runtime.setup import prepare_model
 
 
 def atari(game, num_envs=1, **config):
@@ -363,15 +363,14 @@ class Wrong(Catch):
 def act(config, make):
     env = make_vector_env(config, 2, make)
     actor = Actor(
-        config,
+        ActorCritic(config, env.spec),
         env,
-        Network(config, env.spec),
-        schema(config, env.spec),
         rng=np.random.default_rng(0),
         env_seed=0,
         get_parameters=lambda flat, version: None,
         send_sequences=lambda windows: None,
-        next_temperatures=lambda _, wanted: lambda: [(1.0,)] * wanted,
+        end_episodes=lambda episodes: None,
+        next_behaviours=lambda wanted: lambda: [Behaviour((np.log(2.0),), (1.0,))] * wanted,
     )
     for _ in range(8):
         actor.act()
@@ -379,13 +378,13 @@ def act(config, make):
 
 
 def evaluate(config, make):
-    Evaluator(config, Network(config, env_spec(config, make)), make).evaluate(
+    Evaluator(ActorCritic(config, env_spec(config, make)), make).evaluate(
         [(0.0, 1.0)], np.random.SeedSequence(0)
     )
 
 
 def play_at_random(config, make):
-    prepare_network(
+    prepare_model(
         config.replace(**{"network.normalise": "statistics"}), env_spec(config, make), make
     )
 

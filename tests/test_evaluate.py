@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dicerl
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import get
 from dicerl.envs import env_spec, make_filmed_env, make_vector_env
 from dicerl.envs.gym import GymEnv, maker
@@ -115,12 +115,12 @@ def test_the_first_episode_of_each_environment_counts_once():
     env = make_vector_env(config, 6)
     seen = []
     returns, ended = play(
-        config,
-        Network(config, env.spec),
+        ActorCritic(config, env.spec),
         env,
         np.ones((6, 1), np.float32),
         np.zeros(6, bool),
         np.random.default_rng(3),
+        config.evaluation.max_steps,
         lambda step: seen.append(
             (step.number, step.reward.copy(), step.returns.copy(), step.alive.copy())
         ),
@@ -152,22 +152,17 @@ def test_a_watcher_sees_what_the_network_says(changes):
     """Played again one environment at a time, from the observations: V, pi_tau and the greedy
     action.
     """
-    config = dicerl.preset(
-        "debug",
-        env__id="CartPole-v1",
-        evaluation__max_steps=12,
-        env__reward_shape="none",
-        **changes,
-    )
+    config = dicerl.preset("debug", env__id="CartPole-v1", env__reward_shape="none", **changes)
     spec = env_spec(config)
     torch.manual_seed(0)
-    network = Network(config, spec)
+    model = ActorCritic(config, spec)
+    network = model.network
     network.advantage_scale.fill_(0.25)
     scale = 0.25 if config.behaviour.scale == "normalised" else 1.0
     inv, greedy = np.array([0.0, 2.0, 40.0, 0.0], np.float32), np.array([False, False, False, True])
     env, steps = make_vector_env(config, 4), []
     returns, ended = play(
-        config, network, env, inv[:, None], greedy, np.random.default_rng(1), steps.append
+        model, env, inv[:, None], greedy, np.random.default_rng(1), 12, steps.append
     )
     assert not ended.all()
     assert len(steps) == 12
@@ -203,12 +198,12 @@ def test_actions_are_drawn_at_the_temperature():
     env, steps = make_vector_env(config, 64), []
     inv = np.repeat(np.array([0.0, 1e6], np.float32), 32)
     play(
-        config,
-        Network(config, env.spec),
+        ActorCritic(config, env.spec),
         env,
         inv[:, None],
         np.zeros(64, bool),
         np.random.default_rng(0),
+        config.evaluation.max_steps,
         steps.append,
     )
     best = np.stack([s.action == s.log_pi.argmax(1) for s in steps])
@@ -220,11 +215,11 @@ def test_the_evaluator_of_a_run_plays_both_halves_and_beats():
     config = dicerl.preset(
         "debug", env__id="CartPole-v1", evaluation__episodes=3, evaluation__max_steps=250
     )
-    evaluator, beats = Evaluator(config, Network(config, env_spec(config))), []
+    evaluator, beats = Evaluator(ActorCritic(config, env_spec(config))), []
     with torch.no_grad():
-        evaluator.network.advantage_head.weight.zero_()
+        evaluator.model.network.advantage_head.weight.zero_()
         # greedy: always left, 8 to 10 steps
-        evaluator.network.advantage_head.bias.copy_(torch.tensor([1.0, 0.0]))
+        evaluator.model.network.advantage_head.bias.copy_(torch.tensor([1.0, 0.0]))
     found = evaluator.evaluate([(0.0, 0.0)], np.random.SeedSequence(5), lambda: beats.append(1))
     assert (
         len(found["returns"]) == len(found["greedy_returns"]) == len(found["inv_temperatures"]) == 3

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference as slow
-from dicerl.agent.behaviour import Temperatures, draw_behaviour
+from dicerl.agent.behaviour import Behaviour, Behaviours, draw_behaviour
 from dicerl.config.presets import preset
 from dicerl.core import entropy, entropy_surrogate, family, log_probs, policy_surrogate
 from dicerl.core.bandit import MAX_X, BanditVote, JointVote
@@ -396,11 +396,17 @@ def test_a_joint_vote_goes_through_json_and_has_the_same_future():
         JointVote([BanditVote()]).load_state_dict(json.loads(text))
 
 
-# --- Temperatures ---------------------------------------------------------------------------------
+# --- Behaviours -----------------------------------------------------------------------------------
 
 
-def temperatures(num_actors=1, **changes):
-    return Temperatures(preset("debug", **changes), num_actors)
+def behaviours(num_actors=1, **changes):
+    return Behaviours(preset("debug", **changes), num_actors)
+
+
+def behaviour_of(t, *values):
+    """An episode's behaviour with these values."""
+    pairs = zip(t.names, values, strict=True)
+    return Behaviour(tuple(float(family.to_x(name, value)) for name, value in pairs), values)
 
 
 MIXTURE = {"behaviour.family": "mixture"}
@@ -408,9 +414,9 @@ MIXTURE = {"behaviour.family": "mixture"}
 
 @pytest.mark.parametrize("source", ["bandit", "distribution"])
 def test_a_mixture_draws_ordered_temperatures(source):
-    t = temperatures(**MIXTURE, **{"behaviour.source": source})
-    assert t.parameters == ("inv_temperature_low", "inv_temperature_high", "weight_low")
-    drawn = np.array([t.next() for _ in range(400)])
+    t = behaviours(**MIXTURE, **{"behaviour.source": source})
+    assert t.names == ("inv_temperature_low", "inv_temperature_high", "weight_low")
+    drawn = np.array([t.next().values for _ in range(400)])
     assert (drawn[:, 0] <= drawn[:, 1]).all()
     assert (drawn >= 0).all()
     assert (drawn <= [50, 50, 1]).all()
@@ -421,7 +427,7 @@ def test_a_mixture_draws_ordered_temperatures(source):
 
 
 def test_every_parameter_has_as_many_tiles():
-    votes = temperatures(**MIXTURE).votes[0].votes
+    votes = behaviours(**MIXTURE).votes[0].votes
     assert [v.bandits[0].num_tiles for v in votes] == [39, 39, 39]
     assert [(v.bandits[0].left, v.bandits[0].right) for v in votes] == [
         (0.0, pytest.approx(MAX_X))
@@ -435,16 +441,18 @@ def test_an_update_reaches_the_tile_of_what_was_drawn(name):
     """next -> episode -> update: every coordinate's count lies where its draw came from; float32
     rounding on the way does no harm.
     """
-    t = temperatures(**{"behaviour.family": name})
+    t = behaviours(**{"behaviour.family": name})
     for _ in range(50):
-        behaviour = tuple(float(np.float32(v)) for v in t.next())
+        drawn = t.next()
+        acted = drawn._replace(values=tuple(float(np.float32(v)) for v in drawn.values))
         before = [v.counts() for v in t.votes[0].votes]
-        t.update(behaviour, 1.0)
-        for vote, counts, parameter, value in zip(
-            t.votes[0].votes, before, t.parameters, behaviour, strict=True
+        t.update(acted, 1.0)
+        for vote, counts, parameter, x, value in zip(
+            t.votes[0].votes, before, t.names, drawn.x, drawn.values, strict=True
         ):
             changed = np.flatnonzero(vote.counts() - counts)
-            assert changed.tolist() == [vote.bandits[0].tile(float(family.to_x(parameter, value)))]
+            assert changed.tolist() == [vote.bandits[0].tile(x)]
+            assert float(family.to_x(parameter, value)) == pytest.approx(x, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -479,10 +487,10 @@ def test_an_update_reaches_the_tile_of_what_was_drawn(name):
     ids=str,
 )
 def test_a_fixed_behaviour_is_drawn_and_evaluated_as_it_is(changes, expected):
-    t = temperatures(**changes)
+    t = behaviours(**changes)
     for _ in range(3):
-        assert t.next() == expected
-        t.update(expected, 5.0)  # the shadow vote learns from it
+        assert t.next().values == expected
+        t.update(t.next(), 5.0)  # the shadow vote learns from it
     region = t.evaluation_region()
     drawn = draw_behaviour(preset("debug", **changes), region, np.random.default_rng(0), 4)
     np.testing.assert_allclose(drawn, np.tile(np.float32(expected), (4, 1)), rtol=1e-6, atol=1e-30)
@@ -491,11 +499,9 @@ def test_a_fixed_behaviour_is_drawn_and_evaluated_as_it_is(changes, expected):
 @pytest.mark.parametrize("name", family.PARAMETERS)
 def test_evaluation_episodes_lie_in_the_best_region(name):
     changes = {"behaviour.family": name}
-    t = temperatures(**changes)
+    t = behaviours(**changes)
     # before any episode: everywhere
-    assert t.best_region() == [
-        (0.0, pytest.approx(family.largest_x(p, 50.0))) for p in t.parameters
-    ]
+    assert t.best_region() == [(0.0, pytest.approx(family.largest_x(p, 50.0))) for p in t.names]
     good = {
         "inv_temperature": 10.0,
         "epsilon": 0.1,
@@ -503,19 +509,19 @@ def test_evaluation_episodes_lie_in_the_best_region(name):
         "inv_temperature_high": 20.0,
         "weight_low": 0.4,
     }
-    best = tuple(good[p] for p in t.parameters)
+    best = tuple(good[p] for p in t.names)
     for _ in range(20):
-        t.update(best, 100.0)
+        t.update(behaviour_of(t, *best), 100.0)
         t.update(t.next(), 1.0)
     region = t.evaluation_region()
     assert region == t.best_region()
-    for (low, high), p, value in zip(region, t.parameters, best, strict=True):
+    for (low, high), p, value in zip(region, t.names, best, strict=True):
         assert low <= float(family.to_x(p, value)) < high
         assert t.favoured()[p][0] <= value <= t.favoured()[p][1]
     drawn = draw_behaviour(preset("debug", **changes), region, np.random.default_rng(0), 100)
-    assert drawn.shape == (100, len(t.parameters))
+    assert drawn.shape == (100, len(t.names))
     assert drawn.dtype == np.float32
-    for i, p in enumerate(t.parameters):
+    for i, p in enumerate(t.names):
         low, high = t.favoured()[p]
         assert ((drawn[:, i] >= low * 0.999) & (drawn[:, i] <= high * 1.001)).all()
         assert len(np.unique(drawn[:, i])) > 50
@@ -533,7 +539,7 @@ def test_evaluation_draws_of_a_mixture_are_ordered_even_where_the_regions_overla
 
 
 def test_the_state_of_a_mixture_s_votes_goes_through_json():
-    a, b = temperatures(**MIXTURE), temperatures(seed=5, **MIXTURE)
+    a, b = behaviours(**MIXTURE), behaviours(seed=5, **MIXTURE)
     for _ in range(20):
         a.update(a.next(), 1.0)
     b.load_state_dict(json.loads(json.dumps(a.state_dict())))
@@ -542,11 +548,11 @@ def test_the_state_of_a_mixture_s_votes_goes_through_json():
 
 
 def test_with_a_vote_for_each_actor_the_best_region_is_that_of_all():
-    t = temperatures(num_actors=2, **MIXTURE, **{"bandit.scope": "actor"})
+    t = behaviours(num_actors=2, **MIXTURE, **{"bandit.scope": "actor"})
     assert t.next(0) != t.next(1)
-    t.update((1.0, 10.0, 0.5), 5.0, actor=0)
-    t.update((2.0, 30.0, 0.1), 50.0, actor=1)
-    for (low, high), p, value in zip(t.best_region(), t.parameters, (2.0, 30.0, 0.1), strict=True):
+    t.update(behaviour_of(t, 1.0, 10.0, 0.5), 5.0, actor=0)
+    t.update(behaviour_of(t, 2.0, 30.0, 0.1), 50.0, actor=1)
+    for (low, high), p, value in zip(t.best_region(), t.names, (2.0, 30.0, 0.1), strict=True):
         assert low <= float(family.to_x(p, value)) < high
     assert [v.counts().sum() for joint_vote in t.votes for v in joint_vote.votes] == [1] * 6
 
@@ -565,11 +571,11 @@ def chi_square(x, right=MAX_X, bins=20):
 
 @pytest.mark.parametrize(("source", "uniform"), [("distribution", True), ("bandit", False)])
 def test_after_many_returns_only_the_initial_distribution_is_uniform_in_x(source, uniform):
-    t = temperatures(**{"behaviour.source": source})
+    t = behaviours(**{"behaviour.source": source})
     x = []
     for _ in range(2000):
         behaviour = t.next()
-        x.append(float(np.log1p(behaviour[0])))
+        x.append(float(np.log1p(behaviour.values[0])))
         t.update(behaviour, 10 * x[-1])  # colder pays
     assert (chi_square(x[500:]) < 43.8) is uniform
     if not uniform:

@@ -15,7 +15,10 @@ from dicerl.config.presets import preset
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.parts.learner import Learner, choose_device, schedule, total_updates
+from dicerl.parts.learner import Learner
+from dicerl.parts.objective import draw_scaling
+from dicerl.parts.optimizer import schedule, total_updates
+from dicerl.runtime.setup import choose_device
 
 BURN_IN = 4
 
@@ -85,18 +88,18 @@ def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
     learner, batch = probe.learner_and_batch(**{"optimizer.warmup": 2.0})
     fraction = batch["valid"][BURN_IN:-1].mean()
     assert 0.8 < fraction < 1.0
-    o, trained = learner.config.optimizer, learner.network.num_trained
-    twin = torch.nn.Parameter(probe.flat_state(learner.network)[:trained])
+    o, trained = learner.config.optimizer, learner.weights.num_trained
+    twin = torch.nn.Parameter(probe.flat_state(learner.model)[:trained])
     torchs = torch.optim.AdamW([twin], betas=(o.beta1, o.beta2), eps=o.eps)
     for update in range(6):
         told = learner.update(batch, diagnose=True)
-        expected = schedule(learner.config, update * fraction, learner.total)
+        expected = schedule(learner.config, update * fraction, learner.optimizer.total)
         assert (told["learning_rate"], told["weight_decay"]) == pytest.approx(expected)
         torchs.param_groups[0]["lr"], torchs.param_groups[0]["weight_decay"] = expected
         twin.grad = learner.gradient.clone()
         torchs.step()
         torch.testing.assert_close(
-            probe.flat_state(learner.network)[:trained], twin.detach(), rtol=1e-5, atol=1e-7
+            probe.flat_state(learner.model)[:trained], twin.detach(), rtol=1e-5, atol=1e-7
         )
         assert learner.updates == update + 1
 
@@ -104,10 +107,10 @@ def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
 def test_at_the_end_of_the_run_nothing_moves():
     learner, batch = probe.learner_and_batch()
     learner.update(batch)
-    learner.weights.steps_trained = learner.total * batch["valid"][BURN_IN:-1].size
-    before = probe.flat_state(learner.network)
+    learner.weights.steps_trained = learner.optimizer.total * batch["valid"][BURN_IN:-1].size
+    before = probe.flat_state(learner.model)
     learner.update(batch)
-    assert torch.equal(probe.flat_state(learner.network), before)
+    assert torch.equal(probe.flat_state(learner.model), before)
 
 
 # --- the loss -------------------------------------------------------------------------------------
@@ -236,27 +239,26 @@ CASA = {"loss.critic": "casa", "loss.estimator": "drtrace"}
 def test_the_loss_is_the_sum_by_hand(changes):
     learner, batch = probe.learner_and_batch(**changes)
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    loss, parts = learner.loss(out, data)
-    ratio = parts["log_ratio"].exp()
+    found = probe.loss_of(learner, data)
+    ratio = found.log_ratio.exp()
     assert (ratio > 1.05).any()
     assert (ratio < 0.9).any()
-    for name, expected in by_hand(learner, batch, out).items():
-        assert getattr(loss, name).item() == pytest.approx(expected, rel=2e-5, abs=1e-6), name
+    for name, expected in by_hand(learner, batch, found.window).items():
+        assert getattr(found.losses, name).item() == pytest.approx(expected, rel=2e-5, abs=1e-6), (
+            name
+        )
 
 
 def test_the_bootstrap_changes_the_q_target_alone():
     sampled, batch = probe.learner_and_batch()
     expected, _ = probe.learner_and_batch(**{"loss.retrace_bootstrap": "expected"})
     data = probe.tensors(batch)
-    (a, parts_a), (b, parts_b) = (x.loss(x.forward(data), data) for x in (sampled, expected))
-    assert a.value.item() == b.value.item()
-    assert a.policy.item() == b.policy.item()
-    assert a.q.item() != b.q.item()
+    a, b = (probe.loss_of(x, data) for x in (sampled, expected))
+    assert a.losses.value.item() == b.losses.value.item()
+    assert a.losses.policy.item() == b.losses.policy.item()
+    assert a.losses.q.item() != b.losses.q.item()
     after_termination = torch.from_numpy(batch["discount"][BURN_IN:-1] == 0)
-    torch.testing.assert_close(
-        parts_a["q_target"][after_termination], parts_b["q_target"][after_termination]
-    )
+    torch.testing.assert_close(a.targets.q[after_termination], b.targets.q[after_termination])
 
 
 # --- where the gradient goes (SPEC 7) -------------------------------------------------------------
@@ -274,8 +276,8 @@ def test_the_q_loss_reaches_v_and_pi_where_the_table_says(stop_pi, stop_v):
         **ONLY_Q, **{"loss.stop_pi": stop_pi, "loss.stop_v": stop_v}
     )
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    loss, parts = learner.loss(out, data)
+    found = probe.loss_of(learner, data)
+    out, loss = found.window, found.losses
     to_v, to_a = torch.autograd.grad(
         loss.total, (out.value, out.advantage), retain_graph=True, allow_unused=True
     )
@@ -288,7 +290,7 @@ def test_the_q_loss_reaches_v_and_pi_where_the_table_says(stop_pi, stop_v):
     for t, b in np.argwhere(valid[:-1]):
         a = out.advantage[t, b].tolist()
         q = slow.casa(out.value[t, b].item(), a, slow.softmax(a, inv[t, b]))[action[t, b]]
-        expected_v[t, b] = (q - parts["q_target"][t, b].item()) / valid[:-1].sum()
+        expected_v[t, b] = (q - found.targets.q[t, b].item()) / valid[:-1].sum()
         expected_a[t, b] = expected_v[t, b] * np.array(
             slow.casa_slope(a, inv[t, b], action[t, b], stop_pi)
         )
@@ -313,9 +315,9 @@ def test_the_q_loss_of_casa_pushes_a_along_the_policy_gradient():
     for changes in (ONLY_Q, ONLY_Q | {"loss.q": 0.0, "loss.policy": 1.0}):
         learner, batch = probe.learner_and_batch(**changes)
         data = probe.tensors(batch)
-        out = learner.forward(data)
+        found = probe.loss_of(learner, data)
         both.append(
-            torch.autograd.grad(learner.loss(out, data)[0].total, out.advantage)[0][:-1][
+            torch.autograd.grad(found.losses.total, found.window.advantage)[0][:-1][
                 data["valid"][BURN_IN:-1]
             ]
         )
@@ -329,9 +331,10 @@ def test_the_q_loss_reaches_a_trainable_tau_only_through_pi(stop_pi):
         **ONLY_Q, **{"loss.stop_pi": stop_pi, "behaviour.source": "trainable"}
     )
     data = probe.tensors(batch)
-    loss, _ = learner.loss(learner.forward(data), data)
     (grad,) = torch.autograd.grad(
-        loss.total, learner.network.log_inv_temperature, allow_unused=True
+        probe.loss_of(learner, data).losses.total,
+        learner.network.log_inv_temperature,
+        allow_unused=True,
     )
     assert (grad is None or grad == 0) if stop_pi else abs(grad) > 1e-5
 
@@ -345,16 +348,16 @@ def test_the_gradient_of_a_trainable_tau_is_the_policy_gradient():
     )
     batch["inv_temperature"][...] = 40.0  # of the actor that acted; the learner must not look at it
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    loss, parts = learner.loss(out, data)
+    found = probe.loss_of(learner, data)
+    out, loss = found.window, found.losses
     (grad,) = torch.autograd.grad(loss.total, learner.network.log_inv_temperature)
-    valid, action = parts["valid"], data["action"][BURN_IN:-1]
+    valid, action = found.valid, data["action"][BURN_IN:-1]
     p = torch.tensor(math.log(3.0), dtype=torch.float64, requires_grad=True)
     taken = torch.log_softmax(out.advantage[:-1].detach().double() * p.exp(), -1).gather(
         -1, action[..., None]
     )[..., 0]
     rho = (taken.detach() - data["log_prob"][BURN_IN:-1]).exp().clamp_max(1.05)
-    objective = (rho * parts["target_advantage"] * taken)[valid].mean() / 3.0  # tau = 1/3
+    objective = (rho * found.targets.advantage * taken)[valid].mean() / 3.0  # tau = 1/3
     (expected,) = torch.autograd.grad(-10.0 * objective, p)
     assert grad.item() == pytest.approx(expected.item(), rel=1e-4)
     told = learner.update(batch, diagnose=True)
@@ -373,7 +376,7 @@ def test_a_trainable_tau_moves_where_the_policy_gradient_points_and_stays_in_the
     for sign in (1, -1):
         learner, batch = probe.learner_and_batch(**changes)
         for _ in range(25):
-            best = learner.forward(probe.tensors(batch)).advantage.argmax(-1).numpy()
+            best = learner.model.window(probe.tensors(batch)).advantage.argmax(-1).numpy()
             batch["action"][BURN_IN:] = best
             batch["reward"][...] = sign * 5.0  # what is best at present pays, or costs
             learner.update(batch)
@@ -388,10 +391,10 @@ def test_auxiliary_losses_by_hand():
     learner, batch = probe.learner_and_batch(**CASA, **{"loss.auxiliary": 0.1})
     plain, _ = probe.learner_and_batch(**CASA)
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    loss, parts = learner.loss(out, data)
+    found = probe.loss_of(learner, data)
+    out, loss = found.window, found.losses
     terms = []
-    for t, b in parts["valid"].nonzero().tolist():
+    for t, b in found.valid.nonzero().tolist():
         taken = torch.zeros(probe.ACTIONS)
         taken[batch["action"][BURN_IN + t, b]] = 1.0
         foretold = learner.network.forward_model(torch.cat([out.hidden[t, b], taken]))
@@ -420,7 +423,7 @@ def plain_total(plain, learner, data):
     plain.network.load_state_dict(
         {n: t for n, t in learner.network.state_dict().items() if "model" not in n}
     )
-    return plain.loss(plain.forward(data), data)[0].total.item()
+    return probe.loss_of(plain, data).losses.total.item()
 
 
 def test_the_target_of_forward_dynamics_is_stopped():
@@ -431,8 +434,10 @@ def test_the_target_of_forward_dynamics_is_stopped():
         **CASA, **{"loss.auxiliary": 1.0, "network.lstm": 0, "sequence.burn_in": 4}
     )
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    foretold, guessed = learner.network.dynamics(out, data["action"][BURN_IN:-1])
+    out = learner.model.window(data)
+    foretold, guessed = learner.network.dynamics(
+        out.hidden, out.features, data["action"][BURN_IN:-1]
+    )
     for term, reaches in (
         (losses.forward_dynamics_loss(foretold, out.features[1:]), False),
         (losses.inverse_dynamics_loss(guessed, data["action"][BURN_IN:-1]), True),
@@ -449,32 +454,33 @@ def test_random_scaling_weighs_each_sequence_by_its_own_draw():
         **CASA, **{"loss.scaling": "random", "loss.value": 0.0}
     )
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    loss, parts = learner.loss(out, data)
-    valid = parts["valid"]
+    found = probe.loss_of(learner, data)
+    out, loss = found.window, found.losses
     fixed = {"loss.value": 0.0, "loss.q": 1.0, "loss.policy": 0.0}
     q = torch.autograd.grad(loss.total, out.advantage)[0]
     alone = []
     for changes in (fixed, fixed | {"loss.q": 0.0, "loss.policy": 1.0}):
         one, _ = probe.learner_and_batch(**CASA, **changes)
-        there = one.forward(data)
-        alone.append(torch.autograd.grad(one.loss(there, data)[0].total, there.advantage)[0])
-    expected = parts["alpha"][None, :, None] * alone[0] + parts["beta"][None, :, None] * alone[1]
+        there = probe.loss_of(one, data)
+        alone.append(torch.autograd.grad(there.losses.total, there.window.advantage)[0])
+    alpha, beta = draw_scaling(learner.config, learner.updates, learner.device)
+    expected = alpha[None, :, None] * alone[0] + beta[None, :, None] * alone[1]
     torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-6)
-    assert parts["alpha"].shape == parts["beta"].shape == (valid.shape[1],)
-    assert not torch.allclose(parts["alpha"], parts["beta"])
+    assert alpha.shape == beta.shape == (found.valid.shape[1],)
+    assert not torch.allclose(alpha, beta)
 
 
 def test_random_scaling_draws_from_0_to_twice_the_paper_s_value_anew_in_every_update():
     """U[0, 20]: mean 10, deviation 20/sqrt(12) = 5.77; the same for the same (seed, update)."""
-    learner, _ = probe.learner_and_batch(**{"loss.scaling": "random"})
-    other, _ = probe.learner_and_batch(**{"loss.scaling": "random"})
-    other.config = other.config.replace(seed=1)
+    config = preset("debug", **{"loss.scaling": "random", "sequence.batch": 64})
+
+    def draw(number, seed=0):
+        return torch.stack(draw_scaling(config.replace(seed=seed), number, torch.device("cpu")))
+
     drawn = []
-    for learner.weights.updates in range(300):
-        drawn.append(torch.stack(learner._scaling(64, learner.updates)).numpy())
-        other.weights.updates = learner.updates
-        assert not np.array_equal(torch.stack(other._scaling(64, other.updates)), drawn[-1])
+    for update in range(300):
+        drawn.append(draw(update).numpy())
+        assert not np.array_equal(draw(update, seed=1), drawn[-1])
     drawn = np.array(drawn)  # [updates, 2, B]
     assert len(np.unique(drawn)) > 0.99 * drawn.size
     assert 0.0 <= drawn.min() < 0.1
@@ -483,15 +489,13 @@ def test_random_scaling_draws_from_0_to_twice_the_paper_s_value_anew_in_every_up
         assert coefficient.mean() == pytest.approx(10.0, abs=0.2)
         assert coefficient.std() == pytest.approx(20 / math.sqrt(12), abs=0.1)
     assert abs(np.corrcoef(drawn[:, 0].ravel(), drawn[:, 1].ravel())[0, 1]) < 0.03
-    learner.weights.updates = 7
-    np.testing.assert_array_equal(torch.stack(learner._scaling(64, learner.updates)), drawn[7])
+    np.testing.assert_array_equal(draw(7), drawn[7])
 
 
 def gradients(learner, batch):
     data = probe.tensors({n: a for n, a in batch.items() if n not in ("stream", "created")})
     learner.network.zero_grad(set_to_none=True)
-    loss, _ = learner.loss(learner.forward(data), data)
-    loss.total.backward()
+    probe.loss_of(learner, data).losses.total.backward()
     return {n: p.grad.clone() for n, p in learner.network.named_parameters()}
 
 
@@ -502,7 +506,7 @@ def test_the_entropy_bonus_adds_its_gradient():
     plain, batch = probe.learner_and_batch()
     with_bonus, _ = probe.learner_and_batch(**{"loss.entropy": 0.7})
     data = probe.tensors(batch)
-    out = plain.forward(data)
+    out = plain.model.window(data)
     inv = data["inv_temperature"][BURN_IN:-1]
     log_pi = torch.log_softmax(out.advantage[:-1] * inv.unsqueeze(-1), -1)
     bonus = (-(log_pi.exp() * log_pi).sum(-1) / inv)[data["valid"][BURN_IN:-1]].mean()
@@ -524,12 +528,11 @@ def test_targets_carry_no_gradient():
     """The gradient of L_V alone is -(vs - V) dV: the target's own dependence on V is not in it."""
     learner, batch = probe.learner_and_batch(**{"loss.q": 0.0, "loss.policy": 0.0})
     data = probe.tensors(batch)
-    out = learner.forward(data)
-    loss, parts = learner.loss(out, data)
+    found = probe.loss_of(learner, data)
+    out, loss = found.window, found.losses
     got = torch.autograd.grad(loss.total, out.value)[0]
     expected = (
-        torch.where(parts["valid"], out.value[:-1] - parts["value_target"], 0.0)
-        / parts["valid"].sum()
+        torch.where(found.valid, out.value[:-1] - found.targets.value, 0.0) / found.valid.sum()
     )
     torch.testing.assert_close(got[:-1], expected.detach())
     assert not got[-1].any()
@@ -664,7 +667,7 @@ def test_the_threads_of_a_learner_share_a_batch_and_change_nothing(changes, thre
     """
     alone, batch = probe.learner_and_batch(**changes)
     together, _ = probe.learner_and_batch(**changes)
-    together = Learner(together.config, together.network, together.total, threads=threads)
+    together = Learner(together.model, together.optimizer.total, threads=threads)
     batch["valid"][BURN_IN + 1 : BURN_IN + 4, 1] = False
     for learner in (alone, together):
         learner.weights.updates = 10
@@ -680,20 +683,20 @@ def test_the_threads_of_a_learner_share_a_batch_and_change_nothing(changes, thre
 
 def test_a_shared_batch_without_a_valid_step_moves_nothing():
     learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
-    learner = Learner(learner.config, learner.network, learner.total, threads=2)
+    learner = Learner(learner.model, learner.optimizer.total, threads=2)
     batch["valid"][...] = False
-    before = probe.flat_state(learner.network)
+    before = probe.flat_state(learner.model)
     assert learner.update(batch, diagnose=True)["loss"] == 0.0
-    assert torch.equal(probe.flat_state(learner.network), before)
+    assert torch.equal(probe.flat_state(learner.model), before)
 
 
 def test_a_batch_without_a_valid_step_moves_nothing_but_the_weight_decay():
     learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
     batch["valid"][...] = False
-    before = probe.flat_state(learner.network)
+    before = probe.flat_state(learner.model)
     told = learner.update(batch, diagnose=True)
     assert told["loss"] == 0.0
-    assert torch.equal(probe.flat_state(learner.network), before)
+    assert torch.equal(probe.flat_state(learner.model), before)
 
 
 # --- updates and diagnostics ----------------------------------------------------------------------
@@ -754,14 +757,14 @@ def test_diagnostics_say_what_they_are_named_after():
     batch["version"][:BURN_IN] = -100  # burn-in is not trained: it does not count
     data = probe.tensors(batch)
     with torch.no_grad():
-        out = learner.forward(data)
-        loss, parts = learner.loss(out, data)
+        found = probe.loss_of(learner, data)
+    out, loss = found.window, found.losses
     valid = batch["valid"][BURN_IN:-1]
     told = learner.update(batch, diagnose=True)
-    ratio = parts["log_ratio"].exp().numpy()[valid]
+    ratio = found.log_ratio.exp().numpy()[valid]
     value, head = out.value[:-1].numpy()[valid], out.advantage[:-1].numpy()[valid]
     features = out.features[:-1].numpy()[valid]
-    pi = parts["log_pi"].exp().numpy()[valid]
+    pi = found.log_pi.exp().numpy()[valid]
     lag = 10 - batch["version"][BURN_IN:-1][valid]
     expected = {
         "loss": float(loss.total),
@@ -815,7 +818,7 @@ def test_the_running_scale_of_a_follows_its_deviation_over_actions():
     learner, batch = probe.learner_and_batch(**{"behaviour.scale": "normalised"})
     learner.network.advantage_scale.fill_(5.0)
     with torch.no_grad():
-        head = learner.forward(probe.tensors(batch)).advantage[:-1]
+        head = learner.model.window(probe.tensors(batch)).advantage[:-1]
     spread = float(head.std(-1, correction=0)[torch.from_numpy(batch["valid"][BURN_IN:-1])].mean())
     learner.update(batch)
     assert float(learner.network.advantage_scale) == pytest.approx(

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import probe
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
-from dicerl.agent.weights import ALIGNED
+from dicerl.agent.weights import ALIGNED, Flat
 from dicerl.config import Config, NetworkConfig
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
-from dicerl.parts.learner import calibrate_scale
 from dicerl.runtime.setup import moments
 
 ACTIONS = probe.ACTIONS
@@ -28,11 +28,15 @@ def _seeded():
     torch.set_num_threads(1)
 
 
-def make(shape, dtype="float32", **config):
+def make_model(shape, dtype="float32", **config):
     options = {"hidden": 12, "lstm": 7, **config}
-    return Network(
+    return ActorCritic(
         Config(network=NetworkConfig(**options)), EnvSpec("test", shape, np.dtype(dtype), ACTIONS)
     )
+
+
+def make(shape, dtype="float32", **config):
+    return make_model(shape, dtype, **config).network
 
 
 def observations(shape, dtype, *lead, seed=0):
@@ -161,7 +165,7 @@ def test_no_gradient_flows_through_burn_in():
     data = probe.tensors(batch)
     data["observation"].requires_grad_()
     data["state"].requires_grad_()
-    out = learner.forward(data)
+    out = learner.model.window(data)
     assert out.value.shape == (7, 3)  # the trained steps and the bootstrap
     (out.value.sum() + out.advantage.square().sum()).backward()
     gradient = data["observation"].grad.abs().sum(-1)
@@ -181,11 +185,11 @@ def test_burn_in_warms_the_state_up():
         value, advantage, _ = step_by_step(
             learner.network, data["observation"], data["state"].transpose(0, 1), first
         )
-        out = learner.forward(data)
+        out = learner.model.window(data)
         torch.testing.assert_close(out.value, value[4:], rtol=0, atol=1e-6)
         torch.testing.assert_close(out.advantage, advantage[4:], rtol=0, atol=1e-6)
         data["observation"][3] += 1.0
-        assert not torch.equal(learner.forward(data).value, out.value)
+        assert not torch.equal(learner.model.window(data).value, out.value)
 
 
 # --- what single variants add (SPEC 7) ------------------------------------------------------------
@@ -267,7 +271,7 @@ def test_a_variant_s_parts_are_there_only_where_they_are_asked_for():
     assert network.log_inv_temperature.requires_grad
     other = variant((5,), **{"loss.auxiliary": 0.1, "behaviour.source": "trainable"})
     # tau is pushed to the actors with the rest
-    probe.load_flat_state(other, probe.flat_state(network))
+    Flat(other).vector.copy_(Flat(network).vector)
     assert other.log_inv_temperature.exp().item() == pytest.approx(4.0)
 
 
@@ -276,7 +280,7 @@ def test_dynamics_see_this_step_and_foretell_the_next(skip):
     network = variant((5,), **{"loss.auxiliary": 0.1, "network.skip": skip})
     out = network.unroll(observations((5,), "float32", 4, 2), network.initial_state(2), None)
     action = torch.tensor([[0, 1], [2, 0], [1, 1]])
-    foretold, guessed = network.dynamics(out, action)
+    foretold, guessed = network.dynamics(out.hidden, out.features, action)
     assert foretold.shape == (3, 2, 12)
     assert guessed.shape == (3, 2, ACTIONS)
     for t in range(3):
@@ -284,7 +288,7 @@ def test_dynamics_see_this_step_and_foretell_the_next(skip):
         assert [bool(g.any()) for g in to_hidden] == [i == t for i in range(4)]
         (to_features,) = torch.autograd.grad(guessed[t].sum(), out.features, retain_graph=True)
         assert [bool(g.any()) for g in to_features] == [i in (t, t + 1) for i in range(4)]
-    other, _ = network.dynamics(out, (action + 1) % ACTIONS)
+    other, _ = network.dynamics(out.hidden, out.features, (action + 1) % ACTIONS)
     assert not torch.allclose(other, foretold)
 
 
@@ -477,7 +481,7 @@ def test_statistics_travel_with_the_parameters():
     network, other = make((5,), normalise="statistics"), make((5,), normalise="statistics")
     network.set_statistics(torch.arange(5.0), torch.ones(5) * 3)
     network.advantage_scale.fill_(0.25)
-    probe.load_flat_state(other, probe.flat_state(network))
+    Flat(other).vector.copy_(Flat(network).vector)
     observation = observations((5,), "float32", 4)
     assert torch.equal(network.torso(observation), other.torso(observation))
     assert float(other.advantage_scale) == 0.25
@@ -485,9 +489,9 @@ def test_statistics_travel_with_the_parameters():
 
 @pytest.mark.parametrize("last_action_reward", [False, True])
 def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
-    network = make((5,), last_action_reward=last_action_reward)
-    observation = observations((5,), "float32", 16)
-    calibrate_scale(network, observation.numpy())
+    model = make_model((5,), last_action_reward=last_action_reward)
+    network, observation = model.network, observations((5,), "float32", 16)
+    model.calibrate(observation.numpy())
     nothing = (
         {"last_action": torch.full((1, 16), -1), "last_reward": torch.zeros(1, 16)}
         if last_action_reward
@@ -508,16 +512,19 @@ def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
 @pytest.mark.parametrize("moved", ["", "cast", "copied"])
 def test_flat_state_and_back(moved):
     network = make((10, 10, 4), "bool", normalise="statistics")
+    original = Flat(network)
     if moved == "cast":  # which takes a module's tensors apart
         network.to(memory_format=torch.channels_last).double().float()
     if moved == "copied":  # so does this
-        original, network = network, copy.deepcopy(network)
-        assert torch.equal(network.flat, original.flat)
-        assert network.flat.data_ptr() != original.flat.data_ptr()
+        network = copy.deepcopy(network)
+    whole = Flat(network) if moved else original
+    if moved:
+        assert torch.equal(whole.vector, original.vector)
+        assert whole.vector.data_ptr() != original.vector.data_ptr()
     with torch.no_grad():
         for x in network.state_dict().values():
             x.normal_()
-    flat = probe.flat_state(network)
+    flat = whole.vector.detach().clone()
     assert flat.dtype == torch.float32
     assert flat.shape == (
         sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),
@@ -528,7 +535,7 @@ def test_flat_state_and_back(moved):
     )
     assert len(flat) > network.num_parameters()  # buffers are in it
     other = make((10, 10, 4), "bool", normalise="statistics")
-    probe.load_flat_state(other, flat)
+    Flat(other).vector.copy_(flat)
     for name, x in network.state_dict().items():
         assert torch.equal(x, other.state_dict()[name]), name
     flat.zero_()

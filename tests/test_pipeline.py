@@ -17,7 +17,7 @@ import torch
 
 import probe
 import reference as slow
-from dicerl.agent.networks import Network
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.api import train
 from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
@@ -456,7 +456,8 @@ def asked(monkeypatch):
 def test_where_episodes_are_long_each_end_asks_once(asked):
     for turn in range(5):
         asked.now += 1.0
-        assert asked.ahead.next([f"episode {turn}"], 1)() == [(float(turn),)]
+        asked.ahead.end([f"episode {turn}"])
+        assert asked.ahead.next(1)() == [(float(turn),)]
     assert asked.questions == [([f"episode {turn}"], 1) for turn in range(5)]
 
 
@@ -464,7 +465,8 @@ def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_
     given = []
     for turn in range(1000):
         asked.now += 0.001
-        given += asked.ahead.next([turn], 1)()
+        asked.ahead.end([turn])
+        given += asked.ahead.next(1)()
     asked.ahead.tell()
     asked.ahead.tell()
     assert len(asked.questions) < 150
@@ -476,10 +478,10 @@ def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_
 def test_what_was_drawn_ahead_is_not_used_later(asked):
     for _ in range(50):
         asked.now += 0.001
-        asked.ahead.next([], 1)()
+        asked.ahead.next(1)()
     drawn, questions = asked.drawn, len(asked.questions)
     asked.now += 1.0
-    assert asked.ahead.next([], 1)() == [(float(drawn),)]
+    assert asked.ahead.next(1)() == [(float(drawn),)]
     assert len(asked.questions) == questions + 1
 
 
@@ -586,9 +588,9 @@ def test_learner_and_actor_agree_for_every_family(tmp_path, name):
             **FAMILIES[name],
         },
     )
-    network = Network(run.config, env_spec(run.config, run.make_env))
-    probe.load_flat_state(network, run.parameters[0])
-    learner = Learner(run.config, network, 1000)
+    model = ActorCritic(run.config, env_spec(run.config, run.make_env))
+    probe.load_flat_state(model, run.parameters[0])
+    learner = Learner(model, 1000)
     for batch in run.batches:
         data = {
             n: torch.from_numpy(a)
@@ -596,8 +598,8 @@ def test_learner_and_actor_agree_for_every_family(tmp_path, name):
             if n not in ("stream", "created", "updates")
         }
         with torch.no_grad():
-            _, parts = learner.loss(learner.forward(data), data)
-        assert float(parts["log_ratio"].abs().max()) < 1e-3
+            found = probe.loss_of(learner, data)
+        assert float(found.log_ratio.abs().max()) < 1e-3
     assert np.concatenate([b["log_prob"][BURN_IN:] for b in run.batches], axis=None).std() > 0.2
 
 
@@ -720,9 +722,9 @@ def test_learner_and_actor_agree_with_last_action_and_reward(tmp_path, lstm, bur
             "network.last_action_reward": True,
         },
     )
-    network = Network(run.config, env_spec(run.config, run.make_env))
-    probe.load_flat_state(network, run.parameters[0])
-    learner = Learner(run.config, network, 1000)
+    model = ActorCritic(run.config, env_spec(run.config, run.make_env))
+    probe.load_flat_state(model, run.parameters[0])
+    learner = Learner(model, 1000)
     spread = []
     for batch in run.batches:
         assert not batch["version"].any()
@@ -732,8 +734,8 @@ def test_learner_and_actor_agree_with_last_action_and_reward(tmp_path, lstm, bur
             if n in (*probe.PER_STEP, "state", "last_action", "last_reward")
         }
         with torch.no_grad():
-            _, parts = learner.loss(learner.forward(data), data)
-        assert float(parts["log_ratio"].abs().max()) < 1e-4
+            found = probe.loss_of(learner, data)
+        assert float(found.log_ratio.abs().max()) < 1e-4
         spread.append(batch["log_prob"][burn_in:])
     assert np.concatenate(spread, axis=None).std() > 0.2
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import probe
-from dicerl.agent.networks import Network
-from dicerl.agent.weights import Turn, Weights
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.weights import PipeLock, Weights
 from dicerl.errors import CheckpointError
 from dicerl.parts.learner import Learner
 
@@ -22,16 +22,13 @@ def _single_threaded():
 def sharing(count, **changes):
     """Learners of the same weights, and a batch."""
     first, batch = probe.learner_and_batch(**changes)
-    weights = Weights(
-        first.network.flat, first.network.layout, first.network.num_trained, shared=True
-    )
+    weights = Weights(first.model.flat, shared=True)
     pushed = []
     return (
         [
             Learner(
-                first.config,
-                Network(first.config, first.network.spec),
-                first.total,
+                ActorCritic(first.config, first.model.spec),
+                first.optimizer.total,
                 weights=weights,
                 publish=lambda flat, version: pushed.append((version, flat.clone())),
             )
@@ -54,7 +51,7 @@ def test_learners_that_take_turns_are_as_good_as_one(changes):
             two[turn % 2].update(batch, diagnose=True)["loss"]
             == one.update(batch, diagnose=True)["loss"]
         )
-        assert torch.equal(two[turn % 2].weights.flat, one.network.flat)
+        assert torch.equal(two[turn % 2].weights.vector, one.model.flat.vector)
     assert two[0].updates == two[1].updates == one.updates == 4
     assert two[0].weights.steps_trained == one.weights.steps_trained
 
@@ -62,23 +59,23 @@ def test_learners_that_take_turns_are_as_good_as_one(changes):
 def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with(monkeypatch):
     (a, b), batch, _ = sharing(2)
     alone, _ = probe.learner_and_batch()
-    alone.network.flat.copy_(b.network.flat)
+    alone.model.flat.vector.copy_(b.model.flat.vector)
     alone.update(batch)
-    compute = b._gradients
+    compute = b._compute_gradient
 
     def slowly(*arguments):
         result = compute(*arguments)
         a.update(batch)  # meanwhile
         return result
 
-    monkeypatch.setattr(b, "_gradients", slowly)
+    monkeypatch.setattr(b, "_compute_gradient", slowly)
     b.update(batch)
     assert b.updates == 2
     assert torch.equal(b.gradient, alone.gradient)
-    only_a = probe.flat_state(alone.network)
-    assert not torch.equal(b.weights.flat, only_a)  # b's came on top of a's
+    only_a = probe.flat_state(alone.model)
+    assert not torch.equal(b.weights.vector, only_a)  # b's came on top of a's
     b.fetch()
-    assert torch.equal(b.network.flat, b.weights.flat)
+    assert torch.equal(b.model.flat.vector, b.weights.vector)
 
 
 def test_sequences_of_batches_under_way_at_once_are_scaled_differently():
@@ -96,27 +93,27 @@ def test_learners_publish_what_all_of_them_trained():
     for learner in (a, b, a, b):
         learner.update(batch)
     assert [version for version, _ in pushed] == [2, 4]
-    assert torch.equal(pushed[-1][1], b.weights.flat)
+    assert torch.equal(pushed[-1][1], b.weights.vector)
 
 
-def add_one_often(turn, both, total, times):
+def add_one_often(lock, both, total, times):
     both.wait(120)
     for _ in range(times):
-        with turn:
+        with lock:
             value = int(total[0])
             time.sleep(1e-4)
             total[0] = value + 1
 
 
-def test_only_one_process_has_its_turn():
+def test_only_one_process_holds_the_lock():
     context = torch.multiprocessing.get_context("spawn")
-    turn, total, both = (
-        Turn(),
+    lock, total, both = (
+        PipeLock(),
         torch.zeros(1, dtype=torch.int64).share_memory_(),
         context.Barrier(2),
     )
     processes = [
-        context.Process(target=add_one_often, args=(turn, both, total, 500), daemon=True)
+        context.Process(target=add_one_often, args=(lock, both, total, 500), daemon=True)
         for _ in range(2)
     ]
     for process in processes:
@@ -145,8 +142,8 @@ def test_optimizer_state_goes_through_a_checkpoint():
     b.weights.load_optimizer_tensors(saved)
     for learner in (a, b, c):
         learner.update(batch)
-    assert torch.equal(probe.flat_state(a.network), probe.flat_state(b.network))
-    assert not torch.equal(probe.flat_state(a.network), probe.flat_state(c.network))
+    assert torch.equal(probe.flat_state(a.model), probe.flat_state(b.model))
+    assert not torch.equal(probe.flat_state(a.model), probe.flat_state(c.model))
     with pytest.raises(CheckpointError, match="it is not of this network"):
         b.weights.load_optimizer_tensors({n: x for n, x in saved.items() if "value_head" not in n})
     with pytest.raises(CheckpointError, match=r"no value_head.bias/exp_avg of shape \(1,\)"):
