@@ -1,13 +1,21 @@
-"""weights.py: learners that share one set of weights, and AdamW's state in a checkpoint."""
+"""agent/weights.py: a network as one vector, learners that share one set of weights, and AdamW's
+state in a checkpoint.
+"""
 
+import copy
+import pickle
 import time
 
+import numpy as np
 import pytest
 import torch
 
 import probe
 from dicerl.agent.actor_critic import ActorCritic
-from dicerl.agent.weights import PipeLock, Weights
+from dicerl.agent.networks import Network
+from dicerl.agent.weights import Flat, PipeLock, Weights
+from dicerl.config.presets import preset
+from dicerl.envs.base import EnvSpec
 from dicerl.errors import CheckpointError
 from dicerl.parts.learner import Learner
 
@@ -17,6 +25,92 @@ TRAINABLE = {"loss.critic": "casa", "loss.estimator": "drtrace", "behaviour.sour
 @pytest.fixture(autouse=True)
 def _single_threaded():
     torch.set_num_threads(1)
+
+
+# --- the vector -----------------------------------------------------------------------------------
+
+
+def make(**changes):
+    """Convolutions, which lie channels last, an LSTM, parameters and several buffers."""
+    changes = {"network.normalise": "statistics", "behaviour.source": "trainable", **changes}
+    return ActorCritic(
+        preset("debug", **changes), EnvSpec("test", (10, 10, 4), np.dtype(np.bool_), probe.ACTIONS)
+    )
+
+
+def tensors_of(network):
+    return dict(network.named_parameters()) | dict(network.named_buffers())
+
+
+@torch.no_grad()
+def test_a_vector_and_its_network_share_memory_both_ways():
+    model = make()
+    vector, layout = model.flat.vector, model.flat.layout
+    tensors = tensors_of(model.network)
+    assert set(layout) == set(tensors)
+    assert model.flat.num_trained % 16 == 0
+    seen = 0
+    for number, (name, x) in enumerate(tensors.items()):
+        trained = name in dict(model.network.named_parameters())
+        assert (layout[name].offset < model.flat.num_trained) is trained
+        x.fill_(number + 1.0)
+        here = vector[layout[name].offset : layout[name].offset + x.numel()]
+        assert (here == number + 1.0).all()
+        seen += x.numel()
+    assert int((vector != 0).sum()) == seen  # nothing overlaps
+    vector.copy_(torch.arange(len(vector)))
+    for name, x in tensors.items():
+        values = torch.arange(layout[name].offset, layout[name].offset + x.numel())
+        assert sorted(x.flatten().tolist()) == values.tolist(), name
+        assert torch.equal(x, model.flat[name])
+
+
+def test_a_model_on_another_device_has_its_vector_there():
+    """``meta`` is the one other device of every machine: it has no memory, but storages."""
+    model = make()
+    assert model.to("cpu") is model
+    vector = model.flat.vector
+    assert model.to(torch.device("cpu")).flat.vector is vector  # it was there already
+    moved = model.to("meta")
+    assert moved is model
+    assert moved.device == moved.flat.vector.device == torch.device("meta")
+    assert moved.flat.vector.shape == vector.shape
+    whole = moved.flat.vector.untyped_storage()._cdata
+    for name, x in tensors_of(moved.network).items():
+        assert x.untyped_storage()._cdata == whole, name
+        assert x.storage_offset() == moved.flat.layout[name].offset
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))],
+    ids=["deepcopy", "pickle"],
+)
+@torch.no_grad()
+def test_copies_of_a_network_are_plain_and_independent(duplicate):
+    """Of its values, not of the vector it lies in; each can be given a vector of its own."""
+    model = make()
+    vector = probe.flat_state(model)
+    other = duplicate(model.network)
+    assert type(other) is Network
+    assert set(vars(other)) == set(vars(Network(model.config, model.spec)))
+    before = {name: x.clone() for name, x in model.network.state_dict().items()}
+    for name, x in other.state_dict().items():
+        assert torch.equal(x, before[name]), name
+    for x in other.state_dict().values():
+        x.fill_(7.0)
+    assert torch.equal(model.flat.vector, vector)
+    for name, x in model.network.state_dict().items():
+        assert torch.equal(x, before[name]), name
+    model.flat.vector.fill_(3.0)
+    assert all((x == 7.0).all() for x in other.state_dict().values())
+    flat = Flat(other)
+    flat.vector.fill_(5.0)
+    assert all((x == 5.0).all() for x in other.state_dict().values())
+    assert (model.flat.vector == 3.0).all()
+
+
+# --- learners of the same weights -----------------------------------------------------------------
 
 
 def sharing(count, **changes):
