@@ -21,12 +21,14 @@ import torch
 from gymnasium.spaces import Box
 
 from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.behaviour import Behaviours
 from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.config.presets import preset
 from dicerl.core.family import PARAMETERS
-from dicerl.envs import EnvSpec, env_spec
+from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.envs.toy import Counting
+from dicerl.parts.actor import Actor
 from dicerl.parts.learner import Learner
 from dicerl.parts.objective import Objective, draw_scaling, objective
 from dicerl.parts.sequence import allocate, schema, window_length
@@ -282,6 +284,35 @@ def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
         )
         state, fresh = out.state, not valid
     return Replay(np.stack(states), np.stack(advantages), np.array(scales), np.array(trained))
+
+
+# --- an actor alone -------------------------------------------------------------------------------
+
+
+def actor_of(config: Config, make_env: Any, num_envs: int = 2, **callables: Any) -> Actor:
+    """An actor whose parameters never change; what it sends and ends goes nowhere unless a callable
+    is given.
+    """
+    env = make_vector_env(config, num_envs, make_env)
+    behaviours = Behaviours(config, 1)
+
+    def next_behaviours(wanted: int) -> Any:
+        drawn = [behaviours.next() for _ in range(wanted)]
+        return lambda: drawn
+
+    return Actor(
+        ActorCritic(config, env.spec),
+        env,
+        rng=np.random.default_rng(0),
+        env_seed=0,
+        **{
+            "get_parameters": lambda vector, version: None,
+            "send_sequences": lambda windows: None,
+            "end_episodes": lambda episodes: None,
+            "next_behaviours": next_behaviours,
+            **callables,
+        },
+    )
 
 
 # --- batches that no actor made -------------------------------------------------------------------

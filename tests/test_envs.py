@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
+import probe
 from dicerl.agent.actor_critic import ActorCritic
-from dicerl.agent.behaviour import Behaviour
 from dicerl.config import Config, EnvConfig, seeding
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec, make_vector_env
@@ -22,7 +22,6 @@ from dicerl.envs.atari import ATARI_57, AtariEnv, game_name
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
-from dicerl.parts.actor import Actor
 from dicerl.parts.evaluator import Evaluator
 from dicerl.runtime.setup import prepare_model
 
@@ -361,17 +360,7 @@ class Wrong(Catch):
 
 
 def act(config, make):
-    env = make_vector_env(config, 2, make)
-    actor = Actor(
-        ActorCritic(config, env.spec),
-        env,
-        rng=np.random.default_rng(0),
-        env_seed=0,
-        get_parameters=lambda flat, version: None,
-        send_sequences=lambda windows: None,
-        end_episodes=lambda episodes: None,
-        next_behaviours=lambda wanted: lambda: [Behaviour((np.log(2.0),), (1.0,))] * wanted,
-    )
+    actor = probe.actor_of(config, make)
     for _ in range(8):
         actor.act()
         actor.advance()
