@@ -49,6 +49,7 @@ BEHAVIOUR = tuple(
     sorted({name for names in PARAMETERS.values() for name in names} - {"inv_temperature"})
 )
 PER_WINDOW = ("state", "last_action", "last_reward", "stream", "created")
+ACTIONS = 3  # where no environment says how many
 WAIT = 90.0  # seconds for the actors to come up
 
 
@@ -286,6 +287,64 @@ def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
     return Replay(np.stack(states), np.stack(advantages), np.array(scales), np.array(trained))
 
 
+# --- networks -------------------------------------------------------------------------------------
+
+
+def observations(shape: tuple[int, ...], dtype: str, *lead: int, seed: int = 0) -> torch.Tensor:
+    """Random ones.    [*lead, *shape]"""
+    rng = np.random.default_rng(seed)
+    if dtype == "float32":
+        return torch.from_numpy(rng.normal(size=(*lead, *shape)).astype(np.float32))
+    return torch.from_numpy(
+        rng.integers(0, 2 if dtype == "bool" else 256, (*lead, *shape)).astype(dtype)
+    )
+
+
+def step_by_step(
+    network: Network,
+    observation: torch.Tensor,
+    state: torch.Tensor,
+    first: torch.Tensor,
+    last_action: torch.Tensor | None = None,
+    last_reward: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The plainest reading of ``unroll``: one step at a time, one sequence at a time, the state
+    zeroed at an episode's start.
+    """
+    steps, batch = observation.shape[:2]
+    value, advantage, final = (
+        torch.zeros(steps, batch),
+        torch.zeros(steps, batch, ACTIONS),
+        torch.zeros_like(state),
+    )
+    for b in range(batch):
+        h, c = state[0, b].clone(), state[1, b].clone()
+        for t in range(steps):
+            if first[t, b]:
+                h, c = torch.zeros_like(h), torch.zeros_like(c)
+            x = network.torso(observation[t, b][None])[0]
+            if last_action is not None:
+                one_hot = torch.zeros(ACTIONS)
+                if last_action[t, b] >= 0:
+                    one_hot[last_action[t, b]] = 1.0
+                x = torch.cat([x, one_hot, last_reward[t, b][None]])
+            if network.lstm is not None:
+                lstm = network.lstm
+                gates = (
+                    lstm.weight_ih_l0 @ x
+                    + lstm.bias_ih_l0
+                    + lstm.weight_hh_l0 @ h
+                    + lstm.bias_hh_l0
+                )
+                i, f, g, o = gates.chunk(4)
+                c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+                h = torch.sigmoid(o) * torch.tanh(c)
+                x = torch.cat([h, x]) if network.config.skip else h
+            value[t, b], advantage[t, b] = network.value_head(x)[0], network.advantage_head(x)
+        final[0, b], final[1, b] = h, c
+    return value, advantage, final
+
+
 # --- an actor alone -------------------------------------------------------------------------------
 
 
@@ -316,8 +375,6 @@ def actor_of(config: Config, make_env: Any, num_envs: int = 2, **callables: Any)
 
 
 # --- batches that no actor made -------------------------------------------------------------------
-
-ACTIONS = 3
 
 
 def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str, np.ndarray]]:

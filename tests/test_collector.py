@@ -1,34 +1,14 @@
-"""collector.py, sequence.Store and parameter_server.py: bounded, nothing dropped or overwritten,
-nothing torn (SPEC 5).
-"""
+"""parts/collector.py: bounded, nothing dropped or overwritten (SPEC 5)."""
 
-import pickle
-import threading
-import time
 from collections import Counter
-from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicerl.agent.networks import Network
-from dicerl.api import describe
-from dicerl.config.presets import preset
-from dicerl.envs.base import EnvSpec
-from dicerl.parts.collector import Collector, build, default_capacity
-from dicerl.parts.parameter_server import ParameterServer
-from dicerl.parts.sequence import Store, allocate, schema, window_bytes, window_length
-from dicerl.records.run import Run
-from dicerl.runtime.setup import amount, plan
+from dicerl.parts.collector import Collector, default_capacity
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-# --- Collector ------------------------------------------------------------------------------------
 
 
 def test_a_sequence_is_served_reuse_times_then_its_slot_is_free():
@@ -202,7 +182,7 @@ def test_any_order_of_events_keeps_the_books(batch, spare, reuse, events):
     assert collector.num_free + len(collector) == books.capacity
 
 
-# --- Collector with replay ------------------------------------------------------------------------
+# --- replay ---------------------------------------------------------------------------------------
 
 
 class ReplayBooks(Books):
@@ -451,179 +431,3 @@ def test_restore_goes_on_with_the_same_replay():
 def test_impossible_replay_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Collector(batch=4, reuse=1, **arguments)
-
-
-@pytest.mark.parametrize("capacity", [0, 7])
-def test_memory_for_replay_is_stated_before_the_run(capacity):
-    """The store holds what the plan says: a batch and a round (or sequence.capacity), what is
-    replayed, and a batch under way.
-    """
-    config = preset(
-        "debug",
-        **{
-            "collector.replay": 0.5,
-            "collector.replay_capacity": 100,
-            "sequence.capacity": capacity,
-        },
-    )
-    machine = plan(config, SPEC)
-    assert machine.capacity == (capacity or 4 + 4) + 100 + 4
-    store = Store(schema(config, SPEC), window_length(config), machine.capacity)
-    assert sum(a.nbytes for a in store.arrays.values()) == machine.store_bytes
-    said = "\n".join(
-        describe(config, SPEC, machine, Network(config, SPEC), Run(Path("run"), config))
-    )
-    assert (
-        f"collector {machine.capacity} slots of {amount(machine.slot_bytes)}:"
-        f" {amount(machine.store_bytes)}" in said
-    )
-    assert plan(config.replace(**{"collector.replay": 0.0}), SPEC).capacity == (capacity or 8)
-    collector = build(config, machine.capacity)
-    assert (collector.replayed, collector.replay_capacity, collector.num_free) == (
-        2,
-        100,
-        machine.capacity,
-    )
-    assert build(config.replace(**{"collector.replay": 0.0}), 8).replay_capacity == 0
-
-
-# --- Store ----------------------------------------------------------------------------------------
-
-SPEC = EnvSpec("test", (4, 6), np.dtype(np.uint8), 3)
-
-
-def random_windows(config, count, seed=0):
-    rng = np.random.default_rng(seed)
-    windows = allocate(schema(config, SPEC), window_length(config), count)
-    for array in windows.values():
-        array[...] = rng.integers(0, 2 if array.dtype == np.bool_ else 100, array.shape)
-    return windows
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_store_gives_back_what_was_written(shared):
-    config = preset("debug")
-    store = Store(schema(config, SPEC), window_length(config), 7, shared=shared)
-    windows, others = random_windows(config, 3), random_windows(config, 3, seed=1)
-    store.write([5, 0, 3], windows, [2, 0, 1])
-    store.write([1, 2], others, [0, 2])
-    batch = store.read([3, 2, 5])
-    assert set(batch) == set(schema(config, SPEC))
-    for name, field in store.fields.items():
-        column = (lambda x, i: x[:, i]) if field.per_step else (lambda x, i: x[i])
-        for place, (source, i) in enumerate([(windows, 1), (others, 2), (windows, 2)]):
-            np.testing.assert_array_equal(
-                column(batch[name], place), column(source[name], i), err_msg=name
-            )
-        assert batch[name].dtype == field.dtype
-        assert batch[name].shape[: 2 if field.per_step else 1] == (
-            (window_length(config), 3) if field.per_step else (3,)
-        )
-
-
-def test_a_batch_is_a_copy():
-    """The slot may be written again while the learner trains."""
-    config = preset("debug")
-    store = Store(schema(config, SPEC), window_length(config), 2)
-    store.write([0], random_windows(config, 1), [0])
-    batch = store.read([0])
-    kept = {n: a.copy() for n, a in batch.items()}
-    store.write([0], random_windows(config, 1, seed=1), [0])
-    assert all(np.array_equal(batch[n], kept[n]) for n in batch)
-
-
-def test_a_store_keeps_its_memory_when_it_is_sent_to_a_process():
-    config = preset("debug")
-    store = Store(schema(config, SPEC), window_length(config), 2)
-    store.write([1], random_windows(config, 1), [0])
-    there = pickle.loads(pickle.dumps(store))
-    for name, array in there.arrays.items():
-        np.testing.assert_array_equal(array, store.arrays[name])
-    # its arrays are views of what its tensors hold
-    there.write([0], random_windows(config, 1, seed=1), [0])
-    assert all(np.array_equal(there.arrays[n], t.numpy()) for n, t in there._tensors.items())
-
-
-def test_the_memory_of_a_window_is_counted_right():
-    config = preset("debug")
-    arrays = allocate(schema(config, SPEC), window_length(config), 5)
-    assert 5 * window_bytes(schema(config, SPEC), window_length(config)) == sum(
-        a.nbytes for a in arrays.values()
-    )
-
-
-# --- ParameterServer ------------------------------------------------------------------------------
-
-
-def test_a_reader_gets_the_newest_version_once():
-    server = ParameterServer(3)
-    mine = torch.zeros(3)
-    assert server.pull(mine) is None  # nothing was pushed yet
-    server.push(torch.full((3,), 1.0), 0)
-    assert server.pull(mine, known=0) is None
-    assert not mine.any()
-    assert (server.pull(mine), mine.tolist()) == (0, [1.0, 1.0, 1.0])
-    server.push(torch.full((3,), 2.0), 25)
-    server.push(torch.full((3,), 3.0), 50)
-    assert mine.tolist() == [1.0, 1.0, 1.0]  # what a reader holds is its own
-    assert (server.pull(mine, known=0), mine.tolist()) == (50, [3.0, 3.0, 3.0])
-    assert server.pull(mine, known=50) is None
-
-
-def push_constantly(server, size, stop, first=1):
-    torch.set_num_threads(1)
-    version = first
-    while not stop.is_set():
-        server.push(torch.full((size,), float(version)), version)
-        version += 1
-        time.sleep(0)
-
-
-def read_while_it_is_pushed(server, size, seconds):
-    """Versions pulled; each set must be whole and of its version."""
-    seen, version, flat = [], 0, torch.empty(size)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or len(seen) < 5:
-        newest = server.pull(flat, version)
-        if newest is None:
-            continue
-        before, version = version, newest
-        low, high = float(flat.min()), float(flat.max())
-        assert low == high == version, f"torn: version {version} holds {low} to {high}"
-        assert version > before
-        seen.append(version)
-        assert time.monotonic() < end + 60, "the reader starves"
-    return seen
-
-
-# Small sets are pushed faster than read, large ones overlap for long.
-@pytest.mark.parametrize("size", [64, 300_000])
-def test_a_reader_never_sees_a_torn_set_beside_a_thread_that_pushes(size):
-    server, stop = ParameterServer(size), threading.Event()
-    server.push(torch.zeros(size), 0)
-    writer = threading.Thread(target=push_constantly, args=(server, size, stop))
-    writer.start()
-    try:
-        seen = read_while_it_is_pushed(server, size, 0.7)
-    finally:
-        stop.set()
-        writer.join()
-    assert len(set(seen)) >= 5
-
-
-def test_a_reader_never_sees_a_torn_set_beside_a_process_that_pushes():
-    size, context = 300_000, mp.get_context("spawn")
-    server, stop = ParameterServer(size, shared=True), context.Event()
-    server.push(torch.zeros(size), 0)
-    writer = context.Process(target=push_constantly, args=(server, size, stop), daemon=True)
-    writer.start()
-    try:
-        end = time.monotonic() + 60
-        while server.pull(torch.empty(size), 0) is None and time.monotonic() < end:
-            time.sleep(0.01)
-        seen = read_while_it_is_pushed(server, size, 1.5)
-    finally:
-        stop.set()
-        writer.join(10)
-        writer.kill()
-    assert len(set(seen)) >= 5

@@ -14,11 +14,10 @@ import reference as slow
 from dicerl.config.presets import preset
 from dicerl.core import losses
 from dicerl.core.reward import shape_reward
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import DicerlError
 from dicerl.parts.learner import Learner
 from dicerl.parts.objective import draw_scaling
 from dicerl.parts.optimizer import schedule, total_updates
-from dicerl.runtime.setup import choose_device
 
 BURN_IN = 4
 
@@ -834,9 +833,3 @@ def test_a_loss_that_is_not_finite_is_told():
     batch["reward"][6, 1] = np.inf
     with pytest.raises(DicerlError, match=r"the loss became (inf|nan) at update 0"):
         learner.update(batch, diagnose=True)
-
-
-def test_a_device_that_is_not_there_is_refused():
-    assert choose_device("cpu").type == "cpu"
-    with pytest.raises(ConfigError, match=r"runtime\.device is 'nonsense'; it cannot be used here"):
-        choose_device("nonsense")

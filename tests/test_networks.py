@@ -18,6 +18,7 @@ from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.runtime.setup import moments
+from probe import observations, step_by_step
 
 ACTIONS = probe.ACTIONS
 
@@ -39,54 +40,7 @@ def make(shape, dtype="float32", **config):
     return make_model(shape, dtype, **config).network
 
 
-def observations(shape, dtype, *lead, seed=0):
-    rng = np.random.default_rng(seed)
-    if dtype == "float32":
-        return torch.from_numpy(rng.normal(size=(*lead, *shape)).astype(np.float32))
-    return torch.from_numpy(
-        rng.integers(0, 2 if dtype == "bool" else 256, (*lead, *shape)).astype(dtype)
-    )
-
-
 # --- LSTM -----------------------------------------------------------------------------------------
-
-
-def step_by_step(network, observation, state, first, last_action=None, last_reward=None):
-    """The plainest reading of ``unroll``: one step at a time, one sequence at a time, the state
-    zeroed at an episode's start.
-    """
-    steps, batch = observation.shape[:2]
-    value, advantage, final = (
-        torch.zeros(steps, batch),
-        torch.zeros(steps, batch, ACTIONS),
-        torch.zeros_like(state),
-    )
-    for b in range(batch):
-        h, c = state[0, b].clone(), state[1, b].clone()
-        for t in range(steps):
-            if first[t, b]:
-                h, c = torch.zeros_like(h), torch.zeros_like(c)
-            x = network.torso(observation[t, b][None])[0]
-            if last_action is not None:
-                one_hot = torch.zeros(ACTIONS)
-                if last_action[t, b] >= 0:
-                    one_hot[last_action[t, b]] = 1.0
-                x = torch.cat([x, one_hot, last_reward[t, b][None]])
-            if network.lstm is not None:
-                lstm = network.lstm
-                gates = (
-                    lstm.weight_ih_l0 @ x
-                    + lstm.bias_ih_l0
-                    + lstm.weight_hh_l0 @ h
-                    + lstm.bias_hh_l0
-                )
-                i, f, g, o = gates.chunk(4)
-                c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-                h = torch.sigmoid(o) * torch.tanh(c)
-                x = torch.cat([h, x]) if network.config.skip else h
-            value[t, b], advantage[t, b] = network.value_head(x)[0], network.advantage_head(x)
-        final[0, b], final[1, b] = h, c
-    return value, advantage, final
 
 
 RESETS = {
@@ -450,15 +404,6 @@ def test_statistics_are_x_minus_mean_over_deviation_plus_floor(shape, dtype, rea
         expected = expected.permute(0, 3, 1, 2)
     got = seen_by_the_first_layer(network, observation)
     torch.testing.assert_close(got.double(), expected.reshape(got.shape), rtol=0, atol=2e-5)
-
-
-def test_moments_are_mean_and_deviation_over_steps_and_environments():
-    seen = observations((4, 3), "uint8", 50, 8).numpy()
-    mean, deviation = moments(seen)
-    np.testing.assert_allclose(mean, seen.reshape(400, 4, 3).mean(0), rtol=1e-5)
-    np.testing.assert_allclose(deviation, seen.reshape(400, 4, 3).std(0), rtol=1e-5)
-    constant = np.full((5, 8, 2), 7.0, np.float32)
-    assert moments(constant)[1].tolist() == [0.0, 0.0]
 
 
 def test_scale_divides_bytes_by_255_and_leaves_the_rest():

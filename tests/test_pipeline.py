@@ -27,7 +27,6 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.sequence import Store
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
-from dicerl.runtime import children
 from dicerl.runtime.setup import plan
 
 # seconds of CPU time, but whole runs: on a crowded machine they take their time
@@ -427,62 +426,6 @@ def test_learners_share_sequences_and_weights(tmp_path):
         assert state["updates"] == int(path.name)
         steps = checkpoint.read_tensors(path, "optimizer")["value_head.weight/step"]
         assert steps.item() == int(path.name)  # every update of both is in it
-
-
-# --- temperatures asked for ahead -----------------------------------------------------------------
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """An actor's questions: (episodes told, temperatures wanted), answered with consecutive
-    numbers; and a clock.
-    """
-    seen = SimpleNamespace(questions=[], now=100.0, drawn=0, waiting=[])
-
-    def ask(episodes, wanted):
-        seen.questions.append((list(episodes), wanted))
-        seen.waiting += [(float(seen.drawn + i),) for i in range(wanted)]
-        seen.drawn += wanted
-
-    def hear():
-        answer, seen.waiting = seen.waiting, []
-        return answer
-
-    monkeypatch.setattr(children.time, "monotonic", lambda: seen.now)
-    seen.ahead = children.Ahead(ask, hear)
-    return seen
-
-
-def test_where_episodes_are_long_each_end_asks_once(asked):
-    for turn in range(5):
-        asked.now += 1.0
-        asked.ahead.end([f"episode {turn}"])
-        assert asked.ahead.next(1)() == [(float(turn),)]
-    assert asked.questions == [([f"episode {turn}"], 1) for turn in range(5)]
-
-
-def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_told_once(asked):
-    given = []
-    for turn in range(1000):
-        asked.now += 0.001
-        asked.ahead.end([turn])
-        given += asked.ahead.next(1)()
-    asked.ahead.tell()
-    asked.ahead.tell()
-    assert len(asked.questions) < 150
-    assert [e for episodes, _ in asked.questions for e in episodes] == list(range(1000))
-    assert len(set(given)) == 1000  # nothing is used twice
-    assert asked.drawn < 1.3 * 1000  # and little is drawn in vain
-
-
-def test_what_was_drawn_ahead_is_not_used_later(asked):
-    for _ in range(50):
-        asked.now += 0.001
-        asked.ahead.next(1)()
-    drawn, questions = asked.drawn, len(asked.questions)
-    asked.now += 1.0
-    assert asked.ahead.next(1)() == [(float(drawn),)]
-    assert len(asked.questions) == questions + 1
 
 
 # --- other families (SPEC 7) ----------------------------------------------------------------------
