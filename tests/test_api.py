@@ -96,7 +96,7 @@ def test_train_returns_the_run_and_its_summary(run):
     assert [last[k] for k in ("frames", "agent_steps", "updates")] == [
         run.summary[k] for k in ("frames", "agent_steps", "updates")
     ]
-    assert run.newest_checkpoint()[1]["updates"] == run.summary["updates"]
+    assert run.newest_checkpoint().state.updates == run.summary["updates"]
     assert dicerl.Run.open(run.directory).config == run.config
 
 

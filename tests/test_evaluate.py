@@ -5,6 +5,7 @@ episode played again.
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import gymnasium
 import imageio_ffmpeg
@@ -318,13 +319,13 @@ def test_checkpoints_by_name(cartpole, tmp_path):
     model = checkpoint.read_tensors(first, "model")
     model["advantage_head.weight"].zero_()
     model["advantage_head.bias"].copy_(torch.tensor([1.0, 0.0]))
-    checkpoint.save(copy, int(first.name), {"model": model}, checkpoint.read_state(first))
+    checkpoint.save(copy, {"model": model}, checkpoint.read_state(first))
     tensors, state = (
         {name: checkpoint.read_tensors(newest, name) for name in ("model", "optimizer")},
         checkpoint.read_state(newest),
     )
-    assert state["best_checkpoint"] is not None
-    checkpoint.save(copy, int(newest.name), tensors, state | {"best_checkpoint": int(first.name)})
+    assert state.best_checkpoint is not None
+    checkpoint.save(copy, tensors, replace(state, best_checkpoint=int(first.name)))
 
     def played(path, which=None):
         done = evaluate(path, checkpoint=which, episodes=6, inv_temperature=1e6, max_steps=100)

@@ -576,7 +576,7 @@ def test_a_killed_actor_is_replaced_and_the_run_finishes(supervision):
     )
     assert "actor 0 was killed by SIGKILL; replaced" in supervision.saw["err"]
     assert read_lines(supervision.run / "metrics.jsonl")[-1]["frames"] >= FRAMES
-    assert checkpoint.newest(supervision.run)[1]["frames"] >= FRAMES
+    assert checkpoint.newest(supervision.run).state.frames >= FRAMES
     assert supervision.leftover == {}
 
 
@@ -656,9 +656,9 @@ def check_clean_stop(life):
     assert err.count("stopping after a checkpoint") == 1
     assert err.splitlines()[-1] == f"to continue: dicerl resume {life.run}"
     # The checkpoint is the last thing the run did, and nothing half-written lies beside it.
-    assert life.saw["saved"]["updates"] == life.saw["last line"]["updates"]
+    assert life.saw["saved"].updates == life.saw["last line"]["updates"]
     assert (
-        f"stopped at {life.saw['saved']['frames']:,} frames, {life.saw['saved']['updates']:,}"
+        f"stopped at {life.saw['saved'].frames:,} frames, {life.saw['saved'].updates:,}"
         " updates" in err
     )
     assert all(name.isdigit() for name in life.saw["folders"])
@@ -694,14 +694,12 @@ def check_finished(lives, frames):
     assert trained == list(range(1, summary["updates"] + 1))
     assert [line.get("event") for line in lines].count("start") == 1
     assert "resume" in [line.get("event") for line in lines]
-    assert checkpoint.newest(last.run)[1]["frames"] == summary["frames"]
+    assert checkpoint.newest(last.run).state.frames == summary["frames"]
 
 
 def test_what_a_killed_run_wrote_after_its_checkpoint_is_set_aside(story):
     killed, run = story["killed"], story["last"].run
-    lost = [
-        line for line in killed.saw["metrics"] if line["updates"] > killed.saw["saved"]["updates"]
-    ]
+    lost = [line for line in killed.saw["metrics"] if line["updates"] > killed.saw["saved"].updates]
     assert lost
     assert lost[0] in read_lines(run / "metrics.discarded.jsonl")
     assert lost[0] not in read_lines(run / "metrics.jsonl")
@@ -711,7 +709,7 @@ def test_a_run_goes_on_in_the_other_runtime(story, tmp_path, monkeypatch, capfd)
     """As `auto` has it where a run is copied to a machine with one core."""
     run = story["killed"].run.with_name("moved")
     config = json.loads((run / "config.json").read_text())
-    frames = config["frames"] = story["killed"].saw["saved"]["frames"] + 200
+    frames = config["frames"] = story["killed"].saw["saved"].frames + 200
     config["runtime"]["kind"] = "serial"
     (run / "config.json").write_text(json.dumps(config))
     use_faulty_environments(tmp_path, monkeypatch)
@@ -805,17 +803,17 @@ def check_full_disk(life):
 def check_newest_is_whole(life):
     newest = life.saw["newest"]
     assert life.saw["folders"] == [newest.name]  # and nothing half-written beside it
-    assert life.saw["state"]["updates"] == int(newest.name) > 0
+    assert life.saw["state"].updates == int(newest.name) > 0
     assert min(life.saw["tensors"].values()) > 0
 
 
 FIRST_CHILD = """
 import os, signal
-from dicerl.runtime import children
+from dicerl.runtime import processes
 
 if __name__ == "__main__":
     from role import role
-    process, pipe = children.start(role, None)
+    process, pipe = processes.start_process(role, None)
     os.kill(process.pid, signal.SIGTERM)  # long before it has imported anything
     print(pipe.recv() if pipe.poll(120) else "silent")
     process.kill()
@@ -824,7 +822,7 @@ if __name__ == "__main__":
 
 def test_even_the_first_child_starts_with_signals_held(tmp_path):
     (tmp_path / "role.py").write_text(
-        "def role(pipe, shared):\n    pipe.send('alive')\n    pipe.recv()\n"
+        "def role(channel, shared):\n    channel.send('alive')\n    channel.receive()\n"
     )
     (tmp_path / "first.py").write_text(FIRST_CHILD)
     done = subprocess.run(

@@ -577,7 +577,7 @@ def test_uses_and_ages_with_replay_are_as_configured(tmp_path, runtime, monkeypa
     the last 12 that had their uses.
     """
     monkeypatch.setattr(CountedStore, "made", [])
-    for module in ("serial", "process"):
+    for module in ("serial", "processes"):
         monkeypatch.setattr(f"dicerl.runtime.{module}.Store", CountedStore)
     run = record(
         tmp_path,

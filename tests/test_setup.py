@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import probe
-from dicerl.agent.networks import Network
-from dicerl.api import describe
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.parts.collector import build
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.run import Run
+from dicerl.runtime.launch import describe
 from dicerl.runtime.setup import amount, choose_device, moments, plan
 
 SPEC = EnvSpec("test", (4, 6), np.dtype(np.uint8), 3)
@@ -43,7 +43,7 @@ def test_memory_for_replay_is_stated_before_the_run(capacity):
     store = Store(schema(config, SPEC), window_length(config), machine.capacity)
     assert sum(a.nbytes for a in store.arrays.values()) == machine.store_bytes
     said = "\n".join(
-        describe(config, SPEC, machine, Network(config, SPEC), Run(Path("run"), config))
+        describe(config, SPEC, machine, ActorCritic(config, SPEC), Run(Path("run"), config))
     )
     assert (
         f"collector {machine.capacity} slots of {amount(machine.slot_bytes)}:"

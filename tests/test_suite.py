@@ -20,6 +20,7 @@ from dicerl.errors import DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import Run, in_use
+from dicerl.records.state import RunState
 from dicerl.scores import hns
 from dicerl.scores.statistics import interval, iqm, mean, median, probability_of_improvement
 from dicerl.suite import state
@@ -39,7 +40,8 @@ def finish(run, score, frames=None):
     """Leave the run on disk as training does at its end (or at ``frames``)."""
     Run.create(run.config).unlock()
     frames = run.config.frames if frames is None else frames
-    checkpoint.save(run.directory, frames // 10, {}, {"frames": frames})
+    state_then = RunState(frames=frames, updates=frames // 10)
+    checkpoint.save(run.directory, {}, state_then)
     (run.directory / "evaluations.jsonl").write_text(
         json.dumps({"kind": "evaluation", "frames": frames, "mean_return": score}) + "\n"
     )

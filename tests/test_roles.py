@@ -1,10 +1,10 @@
-"""runtime/children.py: behaviours that an actor asks for ahead of need."""
+"""runtime/roles.py: behaviours that an actor asks for ahead of need."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from dicerl.runtime import children
+from dicerl.runtime import roles
 
 
 @pytest.fixture
@@ -23,16 +23,16 @@ def asked(monkeypatch):
         answer, seen.waiting = seen.waiting, []
         return answer
 
-    monkeypatch.setattr(children.time, "monotonic", lambda: seen.now)
-    seen.ahead = children.Ahead(ask, hear)
+    monkeypatch.setattr(roles.time, "monotonic", lambda: seen.now)
+    seen.stock = roles.BehaviourStock(ask, hear)
     return seen
 
 
 def test_where_episodes_are_long_each_end_asks_once(asked):
     for turn in range(5):
         asked.now += 1.0
-        asked.ahead.end([f"episode {turn}"])
-        assert asked.ahead.next(1)() == [(float(turn),)]
+        asked.stock.end_episodes([f"episode {turn}"])
+        assert asked.stock.next_behaviours(1)() == [(float(turn),)]
     assert asked.questions == [([f"episode {turn}"], 1) for turn in range(5)]
 
 
@@ -40,10 +40,10 @@ def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_
     given = []
     for turn in range(1000):
         asked.now += 0.001
-        asked.ahead.end([turn])
-        given += asked.ahead.next(1)()
-    asked.ahead.tell()
-    asked.ahead.tell()
+        asked.stock.end_episodes([turn])
+        given += asked.stock.next_behaviours(1)()
+    asked.stock.flush()
+    asked.stock.flush()
     assert len(asked.questions) < 150
     assert [e for episodes, _ in asked.questions for e in episodes] == list(range(1000))
     assert len(set(given)) == 1000  # nothing is used twice
@@ -53,8 +53,8 @@ def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_
 def test_what_was_drawn_ahead_is_not_used_later(asked):
     for _ in range(50):
         asked.now += 0.001
-        asked.ahead.next(1)()
+        asked.stock.next_behaviours(1)()
     drawn, questions = asked.drawn, len(asked.questions)
     asked.now += 1.0
-    assert asked.ahead.next(1)() == [(float(drawn),)]
+    assert asked.stock.next_behaviours(1)() == [(float(drawn),)]
     assert len(asked.questions) == questions + 1
