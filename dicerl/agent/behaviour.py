@@ -3,7 +3,7 @@
 
 It comes from the bandits' vote, a fixed value, or the vote's initial distribution. A vote is always
 kept and updated, even where it is never sampled, so that "best region" means the same for every
-variant (SPEC 4).
+variant (docs/paper.md 2.4).
 """
 
 from __future__ import annotations

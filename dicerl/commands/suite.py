@@ -7,9 +7,8 @@ import json
 import sys
 from typing import Any
 
-from dicerl.config.options import add_fields, given_fields
+from dicerl.config.options import SET_BY_SUITE, add_fields, given_fields
 from dicerl.config.presets import PRESETS
-from dicerl.suite import FIXED
 
 
 def add_parser(commands: Any) -> None:
@@ -73,7 +72,7 @@ def add_parser(commands: Any) -> None:
         help="one JSON object on standard output (the same as suite.json)",
     )
     parser.add_argument("--quiet", action="store_true", help="show nothing while it runs")
-    add_fields(parser, hidden=FIXED)
+    add_fields(parser, hidden=SET_BY_SUITE)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         key: getattr(args, key)
         for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against")
     }
-    plan = make_plan(given, given_fields(args, FIXED), args.file)
+    plan = make_plan(given, given_fields(args, SET_BY_SUITE), args.file)
     found, complete = run_suite(plan, args.quiet)
     if args.json:
         print(json.dumps(found))

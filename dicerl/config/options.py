@@ -6,10 +6,13 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import Any
 
-from dicerl.config import Config, describe_type, fields_of, get, override, validate
+from dicerl.config.config import Config, fields_of
+from dicerl.config.fields import describe_type, get, override
 from dicerl.config.presets import PRESETS, VARIANTS, preset, split
+from dicerl.config.validation import validate
 
 HIDDEN = ("env.id", "preset", "variant")  # options with a place of their own
+SET_BY_SUITE = ("env.id", "preset", "variant", "seed", "run_dir")  # by its games, variants, seeds
 
 
 def add_config(parser: argparse.ArgumentParser, env_required: bool = True) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dicerl.config import Config, override
+from dicerl.config.config import Config
+from dicerl.config.fields import override
 from dicerl.errors import ConfigError, nearest
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -23,7 +24,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network.torso": "impala_shallow",
         "network.lstm": 0,
         "sequence.burn_in": 0,
-        # Plain x/255 leaves the features of one game nearly constant and kills ReLUs (SPEC 10).
+        # Plain x/255 leaves the features of one game nearly constant and kills ReLUs
+        # (docs/architecture.md).
         "network.normalise": "statistics",
         "network.initialisation": "orthogonal",
         "network.layer_norm": True,
@@ -36,7 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         # A short run needs a short horizon: less noise in every advantage.
         "loss.discount": 0.99,
         # Where rewards are rare the Q loss shrinks A until even 1/tau = 50 is uniform: freeway
-        # never scores with the raw scale (SPEC 10).
+        # never scores with the raw scale (docs/architecture.md).
         "behaviour.scale": "normalised",
         "evaluation.episodes": 4,
         "checkpoint.every": 500_000,

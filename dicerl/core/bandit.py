@@ -1,5 +1,5 @@
-"""The Bandits Vote Algorithm, BVA (SPEC 4): which temperatures pay, found by an ensemble of
-tile-coded bandits.
+"""The Bandits Vote Algorithm, BVA (docs/paper.md 2.4): which temperatures pay, found by an ensemble
+of tile-coded bandits.
 
 The searched quantity is x = log(1 + 1/tau), so that 1/tau = exp(x) - 1; 1/tau in [0, 50] is x in
 [0, log 51].

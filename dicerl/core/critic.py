@@ -1,4 +1,4 @@
-"""Q from the two heads V and A (SPEC 3)."""
+"""Q from the two heads V and A (docs/paper.md 2.3)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The loss terms (SPEC 3) and their weighted sum: loss = xi L_V + alpha L_Q + beta L_pi (- entropy
-bonus + auxiliary).
+"""The loss terms (docs/paper.md 2.3) and their weighted sum: loss = xi L_V + alpha L_Q + beta L_pi
+(- entropy bonus + auxiliary).
 
 Each term is given per step, ``[T, B]``; a loss is its mean over the valid steps.
 """
@@ -84,8 +84,8 @@ def inverse_dynamics_loss(logits: Tensor, action: Tensor) -> Tensor:
 def entropy_bonus(
     advantage_head: Tensor, inv_temperature: Tensor, scale: str, weight: Tensor | None = None
 ) -> Tensor:
-    """``"tau"``: a value with the gradient of tau * H[pi_tau]; ``"plain"``: H[pi_tau] itself (SPEC
-    7).
+    """``"tau"``: a value with the gradient of tau * H[pi_tau]; ``"plain"``: H[pi_tau] itself
+    (docs/paper.md 2.7).
     """
     if scale == "tau":
         return policy.entropy_surrogate(advantage_head, inv_temperature, weight)

@@ -1,4 +1,4 @@
-"""The behaviour family pi_tau (SPEC 1): closed-form, one dimension of freedom.
+"""The behaviour family pi_tau (docs/paper.md 2.1): closed-form, one dimension of freedom.
 
     pi_tau(a|s) = exp(A(s,a) / tau) / sum_b exp(A(s,b) / tau)
 
@@ -90,8 +90,8 @@ def policy_surrogate(
 def entropy_surrogate(
     advantage: Tensor, inv_temperature: InvTemperature, weight: Tensor | None = None
 ) -> Tensor:
-    """A value whose gradient is that of tau * H[pi_tau], without dividing by tau (SPEC 7,
-    ``entropy``).
+    """A value whose gradient is that of tau * H[pi_tau], without dividing by tau (docs/paper.md
+    2.7, ``entropy``).
 
         d(tau H)/dA(a) = -pi(a) (log pi(a) + H)
 

@@ -1,4 +1,6 @@
-"""The reward the learner sees (SPEC 6): returns for the bandits and for every report stay raw."""
+"""The reward the learner sees (docs/paper.md 2.6): returns for the bandits and for every report
+stay raw.
+"""
 
 from __future__ import annotations
 

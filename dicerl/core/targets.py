@@ -1,4 +1,5 @@
-"""Off-policy targets (SPEC 2): V-Trace, ReTrace, DR-Trace and its ablation, as backward recursions.
+"""Off-policy targets (docs/paper.md 2.2): V-Trace, ReTrace, DR-Trace and its ablation, as backward
+recursions.
 
 Every argument is ``[T, B]``, time-major; ``discount`` is gamma_t (0 where step t ended the episode
 for good), ``valid`` is 0 on reset steps, whose rho_t = c_t = 0. ``next_*`` is the entry of step

@@ -1,4 +1,6 @@
-"""Atari through ale-py's C++ vector environment, set up to the paper's protocol (SPEC 6)."""
+"""Atari through ale-py's C++ vector environment, set up to the paper's protocol (docs/paper.md
+2.6).
+"""
 
 from __future__ import annotations
 

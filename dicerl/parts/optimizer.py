@@ -28,7 +28,9 @@ def total_updates(config: Config, action_repeat: int) -> int:
 
 
 def schedule(config: Config, updates: float, total: int) -> Rates:
-    """Linear warm-up, then both linear to 0 over the run's ``total`` updates (SPEC 6)."""
+    """Linear warm-up, then both linear to 0 over the run's ``total`` updates (docs/paper.md
+    2.6).
+    """
     o = config.optimizer
     warmup = o.warmup * total if o.warmup < 1 else o.warmup
     left = max(0.0, 1.0 - updates / total)

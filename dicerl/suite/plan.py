@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.config import Config, fields_of, flatten, override, renamed, validate
+from dicerl.config.options import SET_BY_SUITE
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.records.run import run_name
-from dicerl.suite import FIXED
 
 KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config")
 
@@ -63,7 +63,7 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
     table |= {key: value for key, value in given.items() if value is not None}
     changes = in_file | changes
     for name in changes:
-        if name in FIXED:
+        if name in SET_BY_SUITE:
             raise ConfigError(
                 "config",
                 name,

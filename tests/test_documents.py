@@ -1,0 +1,156 @@
+"""What the documents say of the code is so: the layout, the names of tests and functions, the run
+header, links.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.config.presets import PRESETS, VARIANTS, preset
+from dicerl.envs import env_spec
+from dicerl.records.run import Run
+from dicerl.runtime.launch import describe
+from dicerl.runtime.setup import plan
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *sorted(ROOT.glob("docs/*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ROOT / "benchmarks/README.md",
+]
+ids = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def listed_modules():
+    """The files of the layout in docs/architecture.md, in order; a folder's door after its own."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    block = text[text.index("## Layout") :].split("```")[1]
+    files, folder = [], ""
+    for line in block.splitlines():
+        indent, name = re.match(r"( *)(\S*)", line).groups()
+        if len(indent) == 2:
+            if folder:
+                files.append(f"{folder}__init__.py")
+            folder = name if name.endswith("/") else ""
+        if name.endswith(".py"):
+            files.append((folder if len(indent) == 4 else "") + name)
+    return [*files, "__init__.py"]
+
+
+def imports(path, modules):
+    """The package's own modules that a file imports, inside functions and for types too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] == "dicerl")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dicerl":
+            for alias in node.names:
+                if alias.name != "__version__":
+                    inner = f"{node.module}.{alias.name}"
+                    yield inner if inner in modules else node.module
+
+
+def module_of(file):
+    return ".".join(("dicerl", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_the_layout_lists_every_file_once():
+    there = {str(p.relative_to(ROOT / "dicerl")) for p in (ROOT / "dicerl").rglob("*.py")}
+    listed = listed_modules()
+    assert sorted(listed) == sorted(there)
+
+
+def test_imports_go_up_the_layout_s_list():
+    place = {module_of(file): number for number, file in enumerate(listed_modules())}
+    wrong = [
+        f"{file} imports {name}, which stands below it"
+        for file in listed_modules()
+        for name in imports(ROOT / "dicerl" / file, place)
+        if place[name] >= place[module_of(file)]
+    ]
+    assert not wrong
+
+
+def test_every_room_has_a_sentence_at_its_door():
+    doors = list((ROOT / "dicerl").rglob("__init__.py"))
+    assert len(doors) >= 14
+    for door in doors:
+        assert ast.get_docstring(ast.parse(door.read_text())), door
+
+
+def functions_by_file():
+    return {
+        path.stem: set(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
+        for path in (ROOT / "tests").glob("test_*.py")
+    }
+
+
+def test_every_test_named_in_a_document_exists():
+    """A name may follow its file ("test_policy: `test_x`, `test_y`"), or stand below a heading that
+    names the file for all.
+    """
+    known = functions_by_file()
+    every = set().union(*known.values())
+    for page in PAGES:
+        text = page.read_text()
+        for name in re.findall(r"`(test_\w+?)(?:\.py)?`", text):
+            assert name in every or name in known, (page, name)
+        for file in re.findall(r"\b(test_\w+): `test_", text):
+            assert file in known, (page, file)
+        for file, names in re.findall(r"\b(test_\w+): ((?:`test_\w+`(?:, )?)+)", text):
+            missing = set(re.findall(r"`(test_\w+)`", names)) - known[file]
+            assert not missing, (page, file, missing)
+
+
+def test_every_function_named_with_its_file_exists():
+    """`vtrace` in `core/targets.py`."""
+    found = []
+    for page in PAGES:
+        for names, file in re.findall(
+            r"((?:`[\w.]+`(?:, | and )?)+) in `((?:\w+/)+\w+\.py)`", page.read_text()
+        ):
+            path = next((p for p in (ROOT / "dicerl" / file, ROOT / file) if p.is_file()), None)
+            assert path is not None, (page, file)
+            source = path.read_text()
+            for name in re.findall(r"`([\w.]+)`", names):
+                found.append(name)
+                last = name.split(".")[-1]
+                assert re.search(rf"\b(def|class) {last}\b|^{last}\b", source, re.M), (page, name)
+    assert len(found) > 50
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_file_that_a_page_names_or_links_is_there(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target
+    for name in re.findall(r"`((?:[\w.-]+/)+[a-z][\w.-]*\.(?:py|md|json|csv|txt))`", text):
+        places = (ROOT, ROOT / "dicerl", page.parent)
+        assert any((place / name).exists() for place in places), name
+
+
+def test_no_document_or_comment_points_outside_the_repository():
+    """A specification that only its writers have."""
+    for path in [*PAGES, *ROOT.glob("*/**/*.py")]:
+        if ".venv" not in path.parts and path != Path(__file__):
+            assert not re.search(r"\bSPEC \d", path.read_text()), path
+
+
+def test_the_readme_s_run_header_is_what_the_code_prints(monkeypatch):
+    text = (ROOT / "README.md").read_text()
+    shown = text[text.index("dicerl: CartPole-v1 with dice") :].split("╭")[0].splitlines()
+    monkeypatch.setattr("dicerl.runtime.setup.cores", lambda: 2)
+    config = preset("classic", frames=30_000, **{"env.id": "CartPole-v1"})
+    spec = env_spec(config)
+    run = Run(Path("runs/CartPole_v1-dice-0"), config)
+    assert shown == describe(config, spec, plan(config, spec), ActorCritic(config, spec), run)
+
+
+def test_the_readme_s_variants_and_presets_exist():
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("| preset | for |") :].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(PRESETS)
+    words = {16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "twenty"}
+    assert f"`dicerl variants` lists all {words[len(VARIANTS)]}" in text
