@@ -376,6 +376,9 @@ def actor_of(config: Config, make_env: Any, num_envs: int = 2, **callables: Any)
 
 # --- batches that no actor made -------------------------------------------------------------------
 
+BURN_IN = 4  # of learner_and_batch
+CASA = {"loss.critic": "casa", "loss.estimator": "drtrace"}
+
 
 def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str, np.ndarray]]:
     """A learner and a batch of random content [11, 3]: a padded window, terminations and a
@@ -386,7 +389,7 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
         **{
             "network.hidden": 12,
             "network.lstm": 7,
-            "sequence.burn_in": 4,
+            "sequence.burn_in": BURN_IN,
             "sequence.length": 6,
             "sequence.batch": 3,
             **changes,
@@ -430,6 +433,14 @@ def loss_of(learner: Learner, data: dict[str, torch.Tensor]) -> Objective:
     """What the learner's next update of this batch is the gradient of."""
     scaling = draw_scaling(learner.config, learner.updates, learner.device)
     return objective(learner.model, data, scaling)
+
+
+def gradients(learner: Learner, batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Of the loss of a batch by every parameter's name, by plain autograd."""
+    data = tensors({n: a for n, a in batch.items() if n not in ("stream", "created")})
+    learner.network.zero_grad(set_to_none=True)
+    loss_of(learner, data).losses.total.backward()
+    return {n: p.grad.clone() for n, p in learner.network.named_parameters()}
 
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

@@ -1,4 +1,6 @@
-"""agent/actor_critic.py: one policy for whoever acts and whoever trains."""
+"""agent/actor_critic.py: one policy for whoever acts and whoever trains, burn-in, and the unit of
+A.
+"""
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from dicerl.config.presets import preset
 from dicerl.core import policy
 from dicerl.core.family import PARAMETERS
 from dicerl.envs.base import EnvSpec
+from probe import observations, step_by_step
 
 ACTIONS, FEATURES, ENVS = probe.ACTIONS, 5, 3
 BURN_IN, LENGTH, BEFORE = 4, 6, 3  # BEFORE: steps of the stream before the window begins
@@ -194,3 +197,75 @@ def test_a_trainable_tau_acts_as_it_is_now_unless_it_is_to_act_as_given(as_given
     np.testing.assert_allclose(step.log_pi, expected.numpy(), rtol=1e-4, atol=1e-4)
     drawn = model.draw([(0.0, 1.0)], np.random.default_rng(0), 4)  # to evaluate: its own, too
     np.testing.assert_allclose(drawn, np.full((4, 1), 7.0), rtol=1e-6)
+
+
+# --- burn-in --------------------------------------------------------------------------------------
+
+
+def test_no_gradient_flows_through_burn_in():
+    learner, batch = probe.learner_and_batch()
+    data = probe.tensors(batch)
+    data["observation"].requires_grad_()
+    data["state"].requires_grad_()
+    out = learner.model.window(data)
+    assert out.value.shape == (7, 3)  # the trained steps and the bootstrap
+    (out.value.sum() + out.advantage.square().sum()).backward()
+    gradient = data["observation"].grad.abs().sum(-1)
+    assert not gradient[:4].any()
+    assert gradient[4:].all()
+    assert data["state"].grad is None
+
+
+def test_burn_in_warms_the_state_up():
+    """The trained part starts from the state that burn-in reaches, and what stands in burn-in
+    matters.
+    """
+    learner, batch = probe.learner_and_batch()
+    data = probe.tensors(batch)
+    first = ~torch.cat([torch.ones(1, 3, dtype=torch.bool), data["valid"][:-1]])
+    with torch.no_grad():
+        value, advantage, _ = step_by_step(
+            learner.network, data["observation"], data["state"].transpose(0, 1), first
+        )
+        out = learner.model.window(data)
+        torch.testing.assert_close(out.value, value[4:], rtol=0, atol=1e-6)
+        torch.testing.assert_close(out.advantage, advantage[4:], rtol=0, atol=1e-6)
+        data["observation"][3] += 1.0
+        assert not torch.equal(learner.model.window(data).value, out.value)
+
+
+# --- the unit of A --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last_action_reward", [False, True])
+def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
+    model = make(**{"network.last_action_reward": last_action_reward})
+    network, observation = model.network, observations((5,), "float32", 16)
+    model.calibrate(observation.numpy())
+    nothing = (
+        {"last_action": torch.full((1, 16), -1), "last_reward": torch.zeros(1, 16)}
+        if last_action_reward
+        else {}
+    )
+    with torch.no_grad():
+        spread = (
+            network.unroll(observation[None], network.initial_state(16), None, **nothing)
+            .advantage.std(-1, correction=0)
+            .mean()
+        )
+    torch.testing.assert_close(network.advantage_scale, spread)
+
+
+def test_the_running_scale_of_a_follows_its_deviation_over_actions():
+    learner, batch = probe.learner_and_batch(**{"behaviour.scale": "normalised"})
+    learner.network.advantage_scale.fill_(5.0)
+    with torch.no_grad():
+        head = learner.model.window(probe.tensors(batch)).advantage[:-1]
+    spread = float(head.std(-1, correction=0)[torch.from_numpy(batch["valid"][BURN_IN:-1])].mean())
+    learner.update(batch)
+    assert float(learner.network.advantage_scale) == pytest.approx(
+        5.0 + 0.01 * (spread - 5.0), rel=1e-5
+    )
+    raw, batch = probe.learner_and_batch()
+    raw.update(batch)
+    assert float(raw.network.advantage_scale) == 1.0

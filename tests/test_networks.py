@@ -1,8 +1,5 @@
-"""networks.py: torsos, the LSTM with resets and burn-in, input statistics, and parameters as one
-vector.
-"""
+"""agent/networks.py: torsos, the LSTM with resets, input statistics, and what variants add."""
 
-import copy
 import math
 
 import numpy as np
@@ -10,9 +7,8 @@ import pytest
 import torch
 
 import probe
-from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
-from dicerl.agent.weights import ALIGNED, Flat
+from dicerl.agent.weights import Flat
 from dicerl.config import Config, NetworkConfig
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
@@ -29,19 +25,14 @@ def _seeded():
     torch.set_num_threads(1)
 
 
-def make_model(shape, dtype="float32", **config):
+def make(shape, dtype="float32", **config):
     options = {"hidden": 12, "lstm": 7, **config}
-    return ActorCritic(
+    return Network(
         Config(network=NetworkConfig(**options)), EnvSpec("test", shape, np.dtype(dtype), ACTIONS)
     )
 
 
-def make(shape, dtype="float32", **config):
-    return make_model(shape, dtype, **config).network
-
-
 # --- LSTM -----------------------------------------------------------------------------------------
-
 
 RESETS = {
     "none": [],
@@ -109,41 +100,6 @@ def test_the_state_of_one_sequence_stays_out_of_the_others():
                 observation[:, b : b + 1], state[:, b : b + 1], first[:, b : b + 1]
             )
             torch.testing.assert_close(whole.value[:, b : b + 1], alone.value)
-
-
-# --- burn-in --------------------------------------------------------------------------------------
-
-
-def test_no_gradient_flows_through_burn_in():
-    learner, batch = probe.learner_and_batch()
-    data = probe.tensors(batch)
-    data["observation"].requires_grad_()
-    data["state"].requires_grad_()
-    out = learner.model.window(data)
-    assert out.value.shape == (7, 3)  # the trained steps and the bootstrap
-    (out.value.sum() + out.advantage.square().sum()).backward()
-    gradient = data["observation"].grad.abs().sum(-1)
-    assert not gradient[:4].any()
-    assert gradient[4:].all()
-    assert data["state"].grad is None
-
-
-def test_burn_in_warms_the_state_up():
-    """The trained part starts from the state that burn-in reaches, and what stands in burn-in
-    matters.
-    """
-    learner, batch = probe.learner_and_batch()
-    data = probe.tensors(batch)
-    first = ~torch.cat([torch.ones(1, 3, dtype=torch.bool), data["valid"][:-1]])
-    with torch.no_grad():
-        value, advantage, _ = step_by_step(
-            learner.network, data["observation"], data["state"].transpose(0, 1), first
-        )
-        out = learner.model.window(data)
-        torch.testing.assert_close(out.value, value[4:], rtol=0, atol=1e-6)
-        torch.testing.assert_close(out.advantage, advantage[4:], rtol=0, atol=1e-6)
-        data["observation"][3] += 1.0
-        assert not torch.equal(learner.model.window(data).value, out.value)
 
 
 # --- what single variants add (SPEC 7) ------------------------------------------------------------
@@ -432,60 +388,7 @@ def test_statistics_travel_with_the_parameters():
     assert float(other.advantage_scale) == 0.25
 
 
-@pytest.mark.parametrize("last_action_reward", [False, True])
-def test_the_scale_of_a_starts_from_the_fresh_network(last_action_reward):
-    model = make_model((5,), last_action_reward=last_action_reward)
-    network, observation = model.network, observations((5,), "float32", 16)
-    model.calibrate(observation.numpy())
-    nothing = (
-        {"last_action": torch.full((1, 16), -1), "last_reward": torch.zeros(1, 16)}
-        if last_action_reward
-        else {}
-    )
-    with torch.no_grad():
-        spread = (
-            network.unroll(observation[None], network.initial_state(16), None, **nothing)
-            .advantage.std(-1, correction=0)
-            .mean()
-        )
-    torch.testing.assert_close(network.advantage_scale, spread)
-
-
 # --- parameters -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("moved", ["", "cast", "copied"])
-def test_flat_state_and_back(moved):
-    network = make((10, 10, 4), "bool", normalise="statistics")
-    original = Flat(network)
-    if moved == "cast":  # which takes a module's tensors apart
-        network.to(memory_format=torch.channels_last).double().float()
-    if moved == "copied":  # so does this
-        network = copy.deepcopy(network)
-    whole = Flat(network) if moved else original
-    if moved:
-        assert torch.equal(whole.vector, original.vector)
-        assert whole.vector.data_ptr() != original.vector.data_ptr()
-    with torch.no_grad():
-        for x in network.state_dict().values():
-            x.normal_()
-    flat = whole.vector.detach().clone()
-    assert flat.dtype == torch.float32
-    assert flat.shape == (
-        sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),
-    )
-    # and zeros between them
-    assert flat.sum().item() == pytest.approx(
-        sum(x.sum().item() for x in network.state_dict().values()), abs=1e-2
-    )
-    assert len(flat) > network.num_parameters()  # buffers are in it
-    other = make((10, 10, 4), "bool", normalise="statistics")
-    Flat(other).vector.copy_(flat)
-    for name, x in network.state_dict().items():
-        assert torch.equal(x, other.state_dict()[name]), name
-    flat.zero_()
-    assert any(x.any() for x in other.state_dict().values())  # a copy
-    assert any(x.any() for x in network.state_dict().values())
 
 
 def test_orthogonal_initialisation():
@@ -503,20 +406,3 @@ def test_orthogonal_initialisation():
             assert not module.bias.any()
             seen += 1
     assert seen == 15 + 1 + 2
-
-
-def test_a_fixed_batch_is_overfitted():
-    """On one batch, over and over, the loss falls to a small part of its beginning."""
-    learner, batch = probe.learner_and_batch(
-        **{
-            "optimizer.learning_rate": 1e-2,
-            "optimizer.warmup": 0.0,
-            "optimizer.weight_decay": 0.0,
-            "loss.policy": 0.0,
-            "loss.discount": 0.0,
-        }
-    )
-    batch["discount"][...] = 0.0  # the targets stand still
-    losses = [learner.update(batch, diagnose=True)["loss"] for _ in range(150)]
-    assert losses[-1] < 0.05 * losses[0]
-    assert np.mean(losses[-10:]) < np.mean(losses[40:50]) < np.mean(losses[:10])

@@ -13,8 +13,6 @@ import reference as slow
 from dicerl.core import entropy, entropy_surrogate, log_probs, policy_surrogate
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
-
-
 advantages = st.lists(st.floats(-3, 3), min_size=2, max_size=6)
 
 

@@ -1,8 +1,9 @@
-"""agent/weights.py: a network as one vector, learners that share one set of weights, and AdamW's
+"""agent/weights.py: a network as one vector, its copies, a lock for processes, and AdamW's
 state in a checkpoint.
 """
 
 import copy
+import math
 import pickle
 import time
 
@@ -13,19 +14,12 @@ import torch
 import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
-from dicerl.agent.weights import Flat, PipeLock, Weights
+from dicerl.agent.weights import ALIGNED, Flat, PipeLock
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import CheckpointError
-from dicerl.parts.learner import Learner
 
-TRAINABLE = {"loss.critic": "casa", "loss.estimator": "drtrace", "behaviour.source": "trainable"}
-
-
-@pytest.fixture(autouse=True)
-def _single_threaded():
-    torch.set_num_threads(1)
-
+pytestmark = pytest.mark.usefixtures("single_threaded")
 
 # --- the vector -----------------------------------------------------------------------------------
 
@@ -63,6 +57,40 @@ def test_a_vector_and_its_network_share_memory_both_ways():
         values = torch.arange(layout[name].offset, layout[name].offset + x.numel())
         assert sorted(x.flatten().tolist()) == values.tolist(), name
         assert torch.equal(x, model.flat[name])
+
+
+@pytest.mark.parametrize("moved", ["", "cast", "copied"])
+def test_flat_state_and_back(moved):
+    network = make().network
+    original = Flat(network)
+    if moved == "cast":  # which takes a module's tensors apart
+        network.to(memory_format=torch.channels_last).double().float()
+    if moved == "copied":  # so does this
+        network = copy.deepcopy(network)
+    whole = Flat(network) if moved else original
+    if moved:
+        assert torch.equal(whole.vector, original.vector)
+        assert whole.vector.data_ptr() != original.vector.data_ptr()
+    with torch.no_grad():
+        for x in network.state_dict().values():
+            x.normal_()
+    flat = whole.vector.detach().clone()
+    assert flat.dtype == torch.float32
+    assert flat.shape == (
+        sum(math.ceil(x.numel() / ALIGNED) * ALIGNED for x in network.state_dict().values()),
+    )
+    # and zeros between them
+    assert flat.sum().item() == pytest.approx(
+        sum(x.sum().item() for x in network.state_dict().values()), abs=1e-2
+    )
+    assert len(flat) > network.num_parameters()  # buffers are in it
+    other = make().network
+    Flat(other).vector.copy_(flat)
+    for name, x in network.state_dict().items():
+        assert torch.equal(x, other.state_dict()[name]), name
+    flat.zero_()
+    assert any(x.any() for x in other.state_dict().values())  # a copy
+    assert any(x.any() for x in network.state_dict().values())
 
 
 def test_a_model_on_another_device_has_its_vector_there():
@@ -110,84 +138,7 @@ def test_copies_of_a_network_are_plain_and_independent(duplicate):
     assert (model.flat.vector == 3.0).all()
 
 
-# --- learners of the same weights -----------------------------------------------------------------
-
-
-def sharing(count, **changes):
-    """Learners of the same weights, and a batch."""
-    first, batch = probe.learner_and_batch(**changes)
-    weights = Weights(first.model.flat, shared=True)
-    pushed = []
-    return (
-        [
-            Learner(
-                ActorCritic(first.config, first.model.spec),
-                first.optimizer.total,
-                weights=weights,
-                publish=lambda flat, version: pushed.append((version, flat.clone())),
-            )
-            for _ in range(count)
-        ],
-        batch,
-        pushed,
-    )
-
-
-@pytest.mark.parametrize("changes", [{}, {"behaviour.scale": "normalised"}, TRAINABLE], ids=str)
-def test_learners_that_take_turns_are_as_good_as_one(changes):
-    """Each starts with what the other left, so no gradient is late here: all of it is the same as
-    with one learner, bit for bit.
-    """
-    one, batch = probe.learner_and_batch(**changes)
-    two, _, _ = sharing(2, **changes)
-    for turn in range(4):
-        assert (
-            two[turn % 2].update(batch, diagnose=True)["loss"]
-            == one.update(batch, diagnose=True)["loss"]
-        )
-        assert torch.equal(two[turn % 2].weights.vector, one.model.flat.vector)
-    assert two[0].updates == two[1].updates == one.updates == 4
-    assert two[0].weights.steps_trained == one.weights.steps_trained
-
-
-def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with(monkeypatch):
-    (a, b), batch, _ = sharing(2)
-    alone, _ = probe.learner_and_batch()
-    alone.model.flat.vector.copy_(b.model.flat.vector)
-    alone.update(batch)
-    compute = b._compute_gradient
-
-    def slowly(*arguments):
-        result = compute(*arguments)
-        a.update(batch)  # meanwhile
-        return result
-
-    monkeypatch.setattr(b, "_compute_gradient", slowly)
-    b.update(batch)
-    assert b.updates == 2
-    assert torch.equal(b.gradient, alone.gradient)
-    only_a = probe.flat_state(alone.model)
-    assert not torch.equal(b.weights.vector, only_a)  # b's came on top of a's
-    b.fetch()
-    assert torch.equal(b.model.flat.vector, b.weights.vector)
-
-
-def test_sequences_of_batches_under_way_at_once_are_scaled_differently():
-    (a, b), batch, _ = sharing(2, **{"loss.scaling": "random"})
-    told = [
-        learner.update(batch, diagnose=True, number=number) for learner, number in ((a, 6), (b, 7))
-    ]
-    assert told[0]["alpha_mean"] != told[1]["alpha_mean"]
-    again, _, _ = sharing(1, **{"loss.scaling": "random"})
-    assert again[0].update(batch, diagnose=True, number=6)["alpha_mean"] == told[0]["alpha_mean"]
-
-
-def test_learners_publish_what_all_of_them_trained():
-    (a, b), batch, pushed = sharing(2, **{"runtime.push_every": 2})
-    for learner in (a, b, a, b):
-        learner.update(batch)
-    assert [version for version, _ in pushed] == [2, 4]
-    assert torch.equal(pushed[-1][1], b.weights.vector)
+# --- what training keeps --------------------------------------------------------------------------
 
 
 def add_one_often(lock, both, total, times):
