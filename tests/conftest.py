@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dicerl import cli
-from runs import trained_runs
+from dicerl.records import checkpoint
+from runs import TINY, trained_runs
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,21 @@ def trained(tmp_path_factory):
 def runs(trained, tmp_path):
     """A copy of them."""
     return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A small finished run; copy it before changing it."""
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    assert cli.main(["train", "CartPole-v1", *TINY, "--run-dir", str(directory), "--quiet"]) == 0
+    assert len(checkpoint.checkpoints_of(directory)) >= 3
+    return directory
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "copy")
 
 
 @pytest.fixture

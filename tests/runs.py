@@ -5,11 +5,28 @@ is told.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dicerl
 from dicerl.config.presets import preset
+
+# a run of seconds, with several checkpoints and evaluations, as arguments of a command
+TINY = (
+    "--preset",
+    "debug",
+    "--frames",
+    "600",
+    "--checkpoint.every",
+    "200",
+    "--evaluation.every",
+    "300",
+    "--evaluation.max-steps",
+    "20",
+    "--tensorboard",
+    "false",
+)
 
 
 def make_run(directory: Path, variant: str = "dice", **settings: Any) -> Path:
@@ -76,3 +93,24 @@ def one_line(result: tuple[int, str, str], *fragments: str) -> str:
     for fragment in fragments:
         assert fragment in err, err
     return err
+
+
+def flip(path: Path, where: float = 0.5) -> None:
+    """Turn one bit of a file over."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * where)] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+def truncate(path: Path) -> None:
+    """Leave the first half of a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def rewrite(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """Damage a file of JSON: what it holds is changed."""
+
+    def damage(path: Path) -> None:
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+    return damage

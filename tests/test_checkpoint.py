@@ -1,0 +1,169 @@
+"""records/checkpoint.py: which checkpoints are kept, and how damaged ones are passed over."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dicerl.parts.evaluator import Evaluator
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from runs import TINY, flip, one_line, rewrite, truncate
+
+DAMAGES = {
+    "model truncated": ("model.safetensors", truncate),
+    "model with a flipped bit": ("model.safetensors", flip),
+    "model gone": ("model.safetensors", Path.unlink),
+    "model empty": ("model.safetensors", lambda p: p.write_bytes(b"")),
+    "optimizer truncated": ("optimizer.safetensors", truncate),
+    "optimizer with a flipped bit": ("optimizer.safetensors", lambda p: flip(p, 0.99)),
+    "sequences with a flipped bit": ("sequences.safetensors", flip),
+    "state truncated": ("state.json", truncate),
+    "state gone": ("state.json", Path.unlink),
+    "state empty": ("state.json", lambda p: p.write_bytes(b"")),
+    "state of bytes": ("state.json", lambda p: p.write_bytes(bytes(range(256)))),
+    "state a list": ("state.json", lambda p: p.write_text("[]")),
+    "state without a counter": (
+        "state.json",
+        rewrite(lambda s: {k: v for k, v in s.items() if k != "agent_steps"}),
+    ),
+    "state with another counter": (
+        "state.json",
+        rewrite(lambda s: s | {"agent_steps": s["agent_steps"] + 64}),
+    ),
+    "state with odd checksums": ("state.json", rewrite(lambda s: s | {"checksums": []})),
+    "state of a later format": ("state.json", rewrite(lambda s: s | {"format": 999})),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(call, finished, copy, damage):
+    name, harm = DAMAGES[damage]
+    *_, before, newest = checkpoint.checkpoints_of(copy)
+    harm(newest / name)
+    code, _, err = call("resume", copy)
+    assert code == 0, err
+    assert "Traceback" not in err
+    named = [line for line in err.splitlines() if "trying the one before" in line]
+    assert len(named) == 1
+    assert str(newest) in named[0]
+    lines = read_lines(copy / "metrics.jsonl")
+    resumed = [line for line in lines if line.get("event") == "resume"]
+    assert [line["updates"] for line in resumed] == [int(before.name)]
+    assert [line["reason"] for line in lines if line.get("event") == "checkpoint_damaged"] == named
+    # It finished again, over the same ground, and wrote a whole checkpoint in the damaged one's
+    # place.
+    assert lines[-1]["frames"] == read_lines(finished / "metrics.jsonl")[-1]["frames"]
+    assert checkpoint.newest(copy)[0] == newest
+
+
+def test_a_quiet_resume_notes_a_damaged_checkpoint_too(call, copy):
+    newest = checkpoint.checkpoints_of(copy)[-1]
+    truncate(newest / "model.safetensors")
+    assert call("resume", copy, "--quiet") == (0, "", "")
+    (event,) = [
+        line
+        for line in read_lines(copy / "metrics.jsonl")
+        if line.get("event") == "checkpoint_damaged"
+    ]
+    assert event["reason"] == f"{newest}/model.safetensors is damaged; trying the one before"
+    assert event["updates"] < int(newest.name)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_when_every_checkpoint_is_damaged_the_run_is_not_begun_anew(call, copy, quiet):
+    found = checkpoint.checkpoints_of(copy)
+    for path, harm in zip(found, (truncate, flip, Path.unlink), strict=False):
+        harm(path / "model.safetensors")
+    code, out, err = call("resume", copy, *(["--quiet"] if quiet else []))
+    lines = err.splitlines()
+    one_line((code, out, lines[-1]), "every checkpoint is damaged", *[p.name for p in found])
+    assert len(lines) == (1 if quiet else 1 + len(found))
+    assert "Traceback" not in err
+    assert checkpoint.checkpoints_of(copy) == found
+
+
+def test_a_run_without_a_checkpoint_starts_from_the_beginning(call, finished, copy):
+    shutil.rmtree(copy / "checkpoints")
+    code, _, err = call("resume", copy)
+    assert code == 0, err
+    assert err.splitlines()[0] == f"{copy} has no checkpoint yet; starting from the beginning"
+    models = [checkpoint.checkpoints_of(run)[-1] / "model.safetensors" for run in (finished, copy)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    assert [
+        line["event"] for line in read_lines(copy / "metrics.jsonl") if line["kind"] == "event"
+    ] == ["start"]
+    assert (copy / "metrics.discarded.jsonl").read_bytes() == (
+        finished / "metrics.jsonl"
+    ).read_bytes()
+
+
+def test_leftovers_of_a_killed_run_do_no_harm(call, copy):
+    (copy / "checkpoints" / "tmp-12345").mkdir()
+    (copy / "checkpoints" / "tmp-12345" / "model.safetensors").write_bytes(b"half")
+    (copy / "checkpoints" / "notes.txt").write_text("mine")
+    shutil.rmtree(checkpoint.checkpoints_of(copy)[-1])
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "ti')
+    code, _, err = call("resume", copy, "--quiet")
+    assert code == 0, err
+    assert not (copy / "checkpoints" / "tmp-12345").exists()
+    assert (copy / "checkpoints" / "notes.txt").exists()
+    for line in (copy / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monkeypatch):
+    scores = iter([1.0, 9.0, 2.0, 3.0, 4.0, 5.0])
+    real = Evaluator.evaluate
+    monkeypatch.setattr(
+        Evaluator, "evaluate", lambda self, *args: real(self, *args) | {"mean_return": next(scores)}
+    )
+    made = []
+    finish = checkpoint.finish
+    monkeypatch.setattr(checkpoint, "finish", lambda *args: made.append(finish(*args)) or made[-1])
+    code, _, err = call(
+        "train",
+        "CartPole-v1",
+        *TINY,
+        "--frames",
+        "960",
+        "--checkpoint.every",
+        "160",
+        "--evaluation.every",
+        "160",
+        "--checkpoint.keep",
+        "2",
+        "--run-dir",
+        "run",
+        "--quiet",
+    )
+    assert code == 0, err
+    assert len(made) == 6  # an evaluation before each
+    kept = checkpoint.checkpoints_of(tmp_path / "run")
+    assert [p.name for p in kept] == [made[1].name, made[4].name, made[5].name]
+    state = checkpoint.read_state(kept[-1])
+    assert state["best_checkpoint"] == int(made[1].name)
+    assert state["best_evaluation"] == 9.0
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "left"),
+    [
+        (2, None, {30, 40}),
+        (2, 10, {10, 30, 40}),
+        (2, 40, {30, 40}),
+        (1, 20, {20, 40}),
+        (9, 10, {10, 20, 30, 40}),
+        (1, 77, {40}),
+    ],
+)
+def test_pruning(tmp_path, keep, best, left):
+    for name in ("10", "20", "30", "40"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    checkpoint.prune(tmp_path, keep, best)
+    assert {int(p.name) for p in checkpoint.checkpoints_of(tmp_path)} == left
