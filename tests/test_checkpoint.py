@@ -147,8 +147,8 @@ def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monke
     kept = checkpoint.checkpoints_of(tmp_path / "run")
     assert [p.name for p in kept] == [made[1].name, made[4].name, made[5].name]
     state = checkpoint.read_state(kept[-1])
-    assert state["best_checkpoint"] == int(made[1].name)
-    assert state["best_evaluation"] == 9.0
+    assert state.best_checkpoint == int(made[1].name)
+    assert state.best_evaluation == 9.0
 
 
 @pytest.mark.parametrize(
