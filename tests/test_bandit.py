@@ -1,5 +1,5 @@
-"""core/bandit.py: one bandit of the Bandits Vote Algorithm (SPEC 4) against its slow twin and by
-hand.
+"""core/bandit.py: one bandit of the Bandits Vote Algorithm (docs/paper.md 2.4) against its slow
+twin and by hand.
 """
 
 import itertools

@@ -1,5 +1,5 @@
-"""core/bandit.py: the vote of several bandits (SPEC 4), and several votes at once, against their
-slow twins and in simulation.
+"""core/bandit.py: the vote of several bandits (docs/paper.md 2.4), and several votes at once,
+against their slow twins and in simulation.
 """
 
 import json

@@ -169,7 +169,7 @@ def test_with_a_vote_for_each_actor_the_best_region_is_that_of_all():
     assert [v.counts().sum() for joint_vote in t.votes for v in joint_vote.votes] == [1] * 6
 
 
-# --- SPEC 7: random is the initial distribution, whatever came back -------------------------------
+# --- docs/paper.md 2.7: random is the initial distribution, whatever came back --------------------
 
 
 def chi_square(x, right=MAX_X, bins=20):

@@ -1,4 +1,4 @@
-"""parts/collector.py: bounded, nothing dropped or overwritten (SPEC 5)."""
+"""parts/collector.py: bounded, nothing dropped or overwritten (docs/paper.md 2.5)."""
 
 from collections import Counter
 

@@ -380,7 +380,8 @@ def test_variants(name):
     assert preset(name, "entropy").loss.entropy == 1.0
 
 
-# SPEC 7 and the appendix's table of ablations: what differs from casa, and casa from dice
+# docs/paper.md 2.7 and the appendix's table of ablations: what differs from casa, and casa from
+# dice
 TABLE = {
     "casa": {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1},
     "casa/no_stop_pi": {"loss.stop_pi": False},

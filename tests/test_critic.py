@@ -1,5 +1,5 @@
-"""core/critic.py: Q from V and A (SPEC 3, 7), its lemmas (SPEC 9.1, 9.2), and where its two
-stop-gradients let something through.
+"""core/critic.py: Q from V and A (docs/paper.md 2.3, 7), its lemmas (docs/paper.md 1.1, 9.2), and
+where its two stop-gradients let something through.
 """
 
 import itertools
@@ -83,7 +83,7 @@ def test_batch_shapes():
         )
 
 
-# --- SPEC 9.1: grad Q = (1 - pi) grad A -----------------------------------------------------------
+# --- docs/paper.md 1.1: grad Q = (1 - pi) grad A --------------------------------------------------
 
 
 @quick
@@ -117,7 +117,7 @@ def test_grad_q_is_one_minus_pi_through_a_network():
             torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
 
 
-# --- SPEC 9.2: E_pi[(Q - V) grad log pi] = -tau grad H --------------------------------------------
+# --- docs/paper.md 1.2: E_pi[(Q - V) grad log pi] = -tau grad H -----------------------------------
 
 
 @quick
@@ -134,7 +134,7 @@ def test_policy_gradient_of_the_critic_is_minus_tau_grad_entropy(a, inv, v):
     np.testing.assert_allclose(left.numpy(), -of_entropy.numpy() / inv, rtol=1e-8, atol=1e-9)
 
 
-# --- SPEC 7: no_stop_pi, no_stop_v ----------------------------------------------------------------
+# --- docs/paper.md 2.7: no_stop_pi, no_stop_v -----------------------------------------------------
 
 
 @pytest.mark.parametrize(("stop_pi", "stop_v"), STOPS)
@@ -162,8 +162,8 @@ def test_the_gradient_is_present_or_absent_where_the_table_says(stop_pi, stop_v,
 
 @pytest.mark.parametrize("stop_pi", [True, False])
 def test_a_trainable_temperature_gets_a_gradient_from_q_only_through_pi(stop_pi):
-    """dQ/d(1/tau) = -d E_pi[A]/d(1/tau) = -Var_pi[A] (SPEC 9.3) where pi is not stopped; nothing
-    where it is.
+    """dQ/d(1/tau) = -d E_pi[A]/d(1/tau) = -Var_pi[A] (docs/paper.md 1.3) where pi is not stopped;
+    nothing where it is.
     """
     a, inv = [0.3, -1.0, 0.8], tensor(2.0, True)
     q = casa(tensor(0.5), tensor(a), log_probs(tensor(a), inv).exp(), stop_pi=stop_pi)

@@ -106,7 +106,7 @@ def test_diagnostics_say_what_they_are_named_after():
 
 
 def test_the_policy_lag_is_measured_for_every_batch():
-    """Also for those between two diagnostics (SPEC 5)."""
+    """Also for those between two diagnostics (docs/paper.md 2.5)."""
     learner, batch = probe.learner_and_batch()
     learner.weights.updates = 100
     for version in (90, 80, 95):

@@ -1,5 +1,5 @@
-"""core/losses.py: each loss term (SPEC 3), its printed gradient, and the weighted sum over the
-valid steps.
+"""core/losses.py: each loss term (docs/paper.md 2.3), its printed gradient, and the weighted sum
+over the valid steps.
 """
 
 import math
@@ -129,8 +129,8 @@ def test_policy_loss_of_a_mixture_is_its_components_by_their_share():
 
 @pytest.mark.parametrize("p", [-1.0, 0.0, 2.5])
 def test_temperature_loss_gradient_is_that_of_the_policy_loss_for_tau(p):
-    """-rho adv tau d log pi(a) / d log(1/tau), by autograd; none reaches A, rho or adv (SPEC 7,
-    trainable_tau).
+    """-rho adv tau d log pi(a) / d log(1/tau), by autograd; none reaches A, rho or adv
+    (docs/paper.md 2.7, trainable_tau).
     """
     a, rho, adv = (
         random(STEPS, BATCH, ACTIONS, grad=True),

@@ -102,7 +102,7 @@ def test_the_state_of_one_sequence_stays_out_of_the_others():
             torch.testing.assert_close(whole.value[:, b : b + 1], alone.value)
 
 
-# --- what single variants add (SPEC 7) ------------------------------------------------------------
+# --- what single variants add (docs/paper.md 2.7) -------------------------------------------------
 
 
 def variant(shape, dtype="float32", **changes):

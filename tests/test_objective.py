@@ -159,7 +159,7 @@ def test_the_bootstrap_changes_the_q_target_alone():
     torch.testing.assert_close(a.targets.q[after_termination], b.targets.q[after_termination])
 
 
-# --- where the gradient goes (SPEC 7) -------------------------------------------------------------
+# --- where the gradient goes (docs/paper.md 2.7) --------------------------------------------------
 
 
 ONLY_Q = CASA | {"loss.value": 0.0, "loss.policy": 0.0, "loss.q": 1.0}
@@ -207,8 +207,8 @@ def test_the_q_loss_reaches_v_and_pi_where_the_table_says(stop_pi, stop_v):
 
 
 def test_the_q_loss_of_casa_pushes_a_along_the_policy_gradient():
-    """grad Q = (1 - pi) grad A, so L_Q and L_pi move A along the same direction, step by step (SPEC
-    9.1).
+    """grad Q = (1 - pi) grad A, so L_Q and L_pi move A along the same direction, step by step
+    (docs/paper.md 1.1).
     """
     both = []
     for changes in (ONLY_Q, ONLY_Q | {"loss.q": 0.0, "loss.policy": 1.0}):
@@ -368,7 +368,7 @@ def test_the_target_of_forward_dynamics_is_stopped():
         assert bool(grad[-1].any()) is reaches
 
 
-# --- random_scaling (SPEC 7) ----------------------------------------------------------------------
+# --- random_scaling (docs/paper.md 2.7) -----------------------------------------------------------
 
 
 def test_random_scaling_weighs_each_sequence_by_its_own_draw():

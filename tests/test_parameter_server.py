@@ -1,5 +1,5 @@
 """parts/parameter_server.py: a reader gets the newest parameters once, never a torn set
-(SPEC 5).
+(docs/paper.md 2.5).
 """
 
 import threading

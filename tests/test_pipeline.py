@@ -1,6 +1,6 @@
-"""From the environments to the learner, through both runtimes (SPEC 2, 5): no step is lost, doubled
-or reordered, and what the learner is told of a step (state, log-probability, temperature, scale,
-version) is what the actor did.
+"""From the environments to the learner, through both runtimes (docs/paper.md 2.2, 5): no step is
+lost, doubled or reordered, and what the learner is told of a step (state, log-probability,
+temperature, scale, version) is what the actor did.
 """
 
 import json
@@ -428,7 +428,7 @@ def test_learners_share_sequences_and_weights(tmp_path):
         assert steps.item() == int(path.name)  # every update of both is in it
 
 
-# --- other families (SPEC 7) ----------------------------------------------------------------------
+# --- other families (docs/paper.md 2.7) -----------------------------------------------------------
 
 FAMILIES = {
     "epsilon": {"behaviour.family": "epsilon", "behaviour.scale": "normalised"},
@@ -546,7 +546,7 @@ def test_learner_and_actor_agree_for_every_family(tmp_path, name):
     assert np.concatenate([b["log_prob"][BURN_IN:] for b in run.batches], axis=None).std() > 0.2
 
 
-# --- replay (SPEC 7, laser) -----------------------------------------------------------------------
+# --- replay (docs/paper.md 2.7, laser) ------------------------------------------------------------
 
 KEPT = 12
 REPLAY = {

@@ -1,5 +1,5 @@
-"""core/policy.py: the behaviour family pi_tau (SPEC 1) and the appendix's lemmas about it
-(SPEC 9).
+"""core/policy.py: the behaviour family pi_tau (docs/paper.md 2.1) and the appendix's lemmas about
+it (docs/paper.md 1).
 """
 
 import math
@@ -91,7 +91,7 @@ def test_gather_by_hand():
     assert gather(values, torch.tensor([2, 0])).tolist() == [3.0, 4.0]
 
 
-# --- SPEC 9.5: the two ends -----------------------------------------------------------------------
+# --- docs/paper.md 1.5: the two ends --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -118,7 +118,7 @@ def test_huge_inv_temperature_is_greedy(dtype):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.3, 1.0])
 def test_epsilon_greedy_is_a_mixture_of_both_ends(epsilon):
-    """SPEC 9.6: epsilon-greedy = eps * pi_{tau -> inf} + (1 - eps) * pi_{tau -> 0+}."""
+    """docs/paper.md 1.6: epsilon-greedy = eps * pi_{tau -> inf} + (1 - eps) * pi_{tau -> 0+}."""
     a = tensor([0.3, -1.0, 0.8, 0.2])
     mixture = epsilon * log_probs(a, 0.0).exp() + (1 - epsilon) * log_probs(a, 1e5).exp()
     epsilon_greedy = [epsilon / 4, epsilon / 4, 1 - epsilon + epsilon / 4, epsilon / 4]
@@ -146,7 +146,7 @@ def test_values_and_gradients_are_finite_at_both_ends(function, inv, dtype):
     assert grad.abs().max() <= 100
 
 
-# --- SPEC 9.1: grad log pi = (1 - pi) dA / tau ----------------------------------------------------
+# --- docs/paper.md 1.1: grad log pi = (1 - pi) dA / tau -------------------------------------------
 
 
 @quick
@@ -203,7 +203,7 @@ def test_casa_critic_gradient_is_one_minus_pi(a, inv, v, data):
     )
 
 
-# --- SPEC 9.2 and the entropy bonus ---------------------------------------------------------------
+# --- docs/paper.md 1.2 and the entropy bonus ------------------------------------------------------
 
 
 @quick
@@ -240,7 +240,7 @@ def test_a_step_along_the_entropy_surrogate_raises_the_entropy():
     assert entropy((x + 0.01 * grad).detach(), 2.0) > entropy(x.detach(), 2.0)
 
 
-# --- SPEC 9.3 -------------------------------------------------------------------------------------
+# --- docs/paper.md 1.3 ----------------------------------------------------------------------------
 
 
 @quick
@@ -271,7 +271,7 @@ def test_d_dtau_of_expected_v_is_minus_variance_over_tau_squared(v, tau):
     "function", [entropy_surrogate, lambda a, inv: policy_surrogate(a, inv, torch.tensor(0))]
 )
 def test_the_stopped_pi_of_a_surrogate_is_stopped_for_a_trainable_temperature_too(function):
-    """sg(pi_tau) is a constant, also where tau is a trainable variable (SPEC 7,
+    """sg(pi_tau) is a constant, also where tau is a trainable variable (docs/paper.md 2.7,
     casa/trainable_tau).
     """
     a, inv = tensor([1.0, 0.2, -0.5], grad=True), tensor(2.0, grad=True)

@@ -1,5 +1,5 @@
-"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (SPEC 2, 7) against their printed
-sums, by hand, and as operators (SPEC 9.4, 9.5).
+"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (docs/paper.md 2.2, 7) against their
+printed sums, by hand, and as operators (docs/paper.md 1.4, 9.5).
 """
 
 import itertools
@@ -100,7 +100,7 @@ def test_drtrace_is_the_printed_sums(window):
 @quick
 @given(windows())
 def test_drtrace_q_is_r_plus_gamma_vs_of_the_next_step(window):
-    """qs_t = r_t + gamma_t vs_{t+1}, vs_T = V_T (follows from the two sums; SPEC 2)."""
+    """qs_t = r_t + gamma_t vs_{t+1}, vs_T = V_T (follows from the two sums; docs/paper.md 2.2)."""
     v, q, rest, rho_bar, c_bar = window
     fast = drtrace(*tensors(v[:-1], v[1:], q[:-1], *rest), rho_bar=rho_bar, c_bar=c_bar)
     following = np.concatenate([fast.value.numpy()[1:], v[-1:]])
@@ -315,7 +315,7 @@ def test_extreme_log_ratios_do_not_overflow(log_ratio, dtype):
         assert torch.isfinite(out).all()
 
 
-# --- SPEC 9.5 -------------------------------------------------------------------------------------
+# --- docs/paper.md 1.5 ----------------------------------------------------------------------------
 
 
 @quick
@@ -389,7 +389,7 @@ def test_an_empty_or_flat_window_is_refused(shape):
         vtrace(*[torch.zeros(shape)] * 6)
 
 
-# --- SPEC 9.4: the expected operators on a small random MDP ---------------------------------------
+# --- docs/paper.md 1.4: the expected operators on a small random MDP ------------------------------
 
 STATES, ACTIONS, STEPS, GAMMA = 3, 2, 2, 0.8
 # Every path s_0 a_0 s_1 a_1 s_2 a_2 of a window of two steps, one a column: the operators are exact

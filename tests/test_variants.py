@@ -1,4 +1,6 @@
-"""Every variant trains, through the command line, and its metrics show what it claims (SPEC 7)."""
+"""Every variant trains, through the command line, and its metrics show what it claims
+(docs/paper.md 2.7).
+"""
 
 import json
 import math
