@@ -12,7 +12,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Behaviours, Region
 from dicerl.agent.networks import Network
 from dicerl.config import Config, validate
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.envs import MakeEnv, callable_id, env_spec
 from dicerl.errors import CheckpointError, DicerlError
 from dicerl.records import checkpoint
@@ -148,7 +148,7 @@ class Agent:
     ) -> np.ndarray:
         """The behaviour of n episodes, [n, numbers]."""
         if inv_temperature is not None:
-            if PARAMETERS[self.config.behaviour.family] != ("inv_temperature",):
+            if NUMBERS[self.config.behaviour.family] != ("inv_temperature",):
                 raise DicerlError(
                     f"inv_temperature is {inv_temperature}, but this agent's family is"
                     f" {self.config.behaviour.family}; leave it out"

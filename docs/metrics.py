@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dicerl.records.vocabulary import COMMON, KINDS, PARAMETERS, Family, Field, Kind
+from dicerl.records.vocabulary import COMMON, KINDS, NUMBERS, Family, Field, Kind
 
 TOP = """\
 # Metrics
@@ -52,7 +52,7 @@ def table(contents: Iterable[Field | Family]) -> str:
     for x in contents:
         if isinstance(x, Field):
             rows.append(row(x.name, x.unit, x.meaning))
-        elif set(x.members) <= set(PARAMETERS):
+        elif set(x.members) <= set(NUMBERS):
             rows.append(row(x.pattern, x.unit or "", x.meaning))
         else:
             rows += [row(f.name, f.unit, f.meaning) for f in x.fields()]
@@ -72,7 +72,7 @@ def page() -> str:
     )
     parts = [top, f"## Every line\n\n{table(COMMON)}"]
     parts += [f"## {kind.name}\n\n{kind.meaning}\n\n{table(kind.contents)}" for kind in KINDS]
-    parts.append(f"{PARAMETER_TEXT}\n{table(PARAMETERS).replace('field', 'parameter', 1)}")
+    parts.append(f"{PARAMETER_TEXT}\n{table(NUMBERS).replace('field', 'parameter', 1)}")
     return "\n".join(parts)
 
 

@@ -25,7 +25,7 @@ from dicerl.agent.behaviour import Behaviours
 from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.config.presets import preset
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.envs import EnvSpec, env_spec, make_vector_env
 from dicerl.envs.toy import Counting
 from dicerl.parts.actor import Actor
@@ -46,7 +46,7 @@ PER_STEP = (
 )
 # of the other families
 BEHAVIOUR = tuple(
-    sorted({name for names in PARAMETERS.values() for name in names} - {"inv_temperature"})
+    sorted({name for names in NUMBERS.values() for name in names} - {"inv_temperature"})
 )
 PER_WINDOW = ("state", "last_action", "last_reward", "stream", "created")
 ACTIONS = 3  # where no environment says how many
@@ -409,7 +409,7 @@ def learner_and_batch(seed: int = 0, **changes: Any) -> tuple[Learner, dict[str,
         batch["discount"][step - 1, sequence] = 0.0 if terminated else config.loss.discount
     batch["valid"][:2, 2] = False
     batch["log_prob"][...] = 0.3 * rng.normal(size=shape) - math.log(ACTIONS)
-    for name in PARAMETERS[config.behaviour.family]:
+    for name in NUMBERS[config.behaviour.family]:
         batch[name][...] = (
             rng.uniform(0, 5, size=shape) if name.startswith("inv") else rng.uniform(size=shape)
         )

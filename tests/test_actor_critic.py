@@ -10,7 +10,7 @@ import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config.presets import preset
 from dicerl.core import policy
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.envs.base import EnvSpec
 from probe import observations, step_by_step
 
@@ -53,7 +53,7 @@ def make(**changes):
 
 def draw(model, rng, count):
     """Behaviours of episodes.    [count, numbers]"""
-    names = PARAMETERS[model.config.behaviour.family]
+    names = NUMBERS[model.config.behaviour.family]
     columns = [rng.uniform(0.1, 5.0 if n.startswith("inv") else 0.9, count) for n in names]
     return np.stack(columns, 1).astype(np.float32)
 
@@ -69,7 +69,7 @@ def act(model, rng):
     [LENGTH + 1, ENVS, ACTIONS], the window that an actor records of it).
     """
     steps = BEFORE + BURN_IN + LENGTH + 1
-    names = PARAMETERS[model.config.behaviour.family]
+    names = NUMBERS[model.config.behaviour.family]
     state, behaviour = model.initial_state(ENVS), draw(model, rng, ENVS)
     last_action, last_reward = np.full(ENVS, -1), np.zeros(ENVS, np.float32)
     rows, log_pi, before = [], [], None

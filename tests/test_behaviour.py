@@ -48,7 +48,7 @@ def test_every_parameter_has_as_many_tiles():
     assert len({tuple(v.sample() for _ in range(3)) for v in votes}) == 3
 
 
-@pytest.mark.parametrize("name", family.PARAMETERS)
+@pytest.mark.parametrize("name", family.NUMBERS)
 def test_an_update_reaches_the_tile_of_what_was_drawn(name):
     """next -> episode -> update: every coordinate's count lies where its draw came from; float32
     rounding on the way does no harm.
@@ -108,7 +108,7 @@ def test_a_fixed_behaviour_is_drawn_and_evaluated_as_it_is(changes, expected):
     np.testing.assert_allclose(drawn, np.tile(np.float32(expected), (4, 1)), rtol=1e-6, atol=1e-30)
 
 
-@pytest.mark.parametrize("name", family.PARAMETERS)
+@pytest.mark.parametrize("name", family.NUMBERS)
 def test_evaluation_episodes_lie_in_the_best_region(name):
     changes = {"behaviour.family": name}
     t = behaviours(**changes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dicerl.core import family, log_probs
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
-NAMES = sorted({name for names in family.PARAMETERS.values() for name in names})
+NAMES = sorted({name for names in family.NUMBERS.values() for name in names})
 
 
 def tensor(x, grad=False, dtype=torch.float64):

@@ -20,7 +20,7 @@ import reference as slow
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.api import train
 from dicerl.config.presets import preset
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.core.policy import log_probs
 from dicerl.envs import env_spec
 from dicerl.parts.learner import Learner
@@ -459,7 +459,7 @@ def assert_behaviour(run):
     episode keeps its behaviour.
     """
     networks = probe.Networks(run.config, run.make_env, run.parameters)
-    names = PARAMETERS[run.config.behaviour.family]
+    names = NUMBERS[run.config.behaviour.family]
     drawn, spread, versions = set(), [], set()
     assert_consecutive(run.streams)
     for key, windows in run.streams.items():
@@ -509,7 +509,7 @@ def test_log_probs_of_every_family_are_those_of_the_version_that_acted(tmp_path,
     drawn = assert_behaviour(run)
     episodes = [e for e in read_lines(run.directory / "metrics.jsonl") if e["kind"] == "episode"]
     assert len(episodes) > 20
-    names = PARAMETERS[run.config.behaviour.family]
+    names = NUMBERS[run.config.behaviour.family]
     if name != "trainable":  # each reported episode carries the behaviour it had
         reported = {tuple(e[n] for n in names) for e in episodes}
         rounded = {tuple(float(f"{x:.6g}") for x in behaviour) for behaviour in drawn}

@@ -15,7 +15,7 @@ from dicerl.api import load_agent, train
 from dicerl.cli import main
 from dicerl.config import from_dict
 from dicerl.config.presets import VARIANTS, preset
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.records.metrics import read_lines
 
 pytestmark = pytest.mark.timeout(600)
@@ -95,7 +95,7 @@ def test_every_variant_trains_on_breakout(runs, variant):
         assert all(math.isfinite(x) for x in line.values() if isinstance(x, float)), line
         assert None not in line.values()  # JSON's NaN
     assert len({line["loss"] for line in trained}) == len(trained)
-    parameters = PARAMETERS[config.behaviour.family]
+    parameters = NUMBERS[config.behaviour.family]
     for name in parameters:  # every episode and evaluation carries its behaviour
         assert all(isinstance(e[name], float) for e in episodes)
         assert all(len(e[f"{name}s"]) == config.evaluation.episodes for e in evaluations)
@@ -210,7 +210,7 @@ def test_epsilon_episodes_carry_eps(runs):
 
 
 def test_mixture_episodes_carry_two_ordered_temperatures_and_a_weight(runs):
-    low, high, weight = (column(runs("mixture"), "episode", name) for name in PARAMETERS["mixture"])
+    low, high, weight = (column(runs("mixture"), "episode", name) for name in NUMBERS["mixture"])
     assert (low <= high).all()
     assert ((weight >= 0) & (weight <= 1)).all()
     assert len(set(weight)) == len(weight)

@@ -150,8 +150,8 @@ def test_every_field_is_declared_once_with_a_meaning():
 
 
 def test_every_parameter_of_every_family_is_declared():
-    assert set(vocabulary.PARAMETER_NAMES) == {
-        name for names in family.PARAMETERS.values() for name in names
+    assert set(vocabulary.NUMBER_NAMES) == {
+        name for names in family.NUMBERS.values() for name in names
     }
 
 

@@ -71,7 +71,7 @@ class ActorCritic:
         self.config, self.spec = config, spec
         self.network = Network(config, spec)
         self.flat = Flat(self.network)
-        self._numbers = family.PARAMETERS[config.behaviour.family]
+        self._numbers = family.NUMBERS[config.behaviour.family]
         self._normalised = config.behaviour.scale == "normalised"
 
     def to(self, device: torch.device | str) -> ActorCritic:

@@ -34,7 +34,7 @@ class Behaviours:
 
     def __init__(self, config: Config, num_actors: int) -> None:
         self.config = config.behaviour
-        self.names = family.PARAMETERS[config.behaviour.family]
+        self.names = family.NUMBERS[config.behaviour.family]
         bandit = config.bandit
         self._per_actor = bandit.scope == "actor"
 
@@ -150,5 +150,5 @@ def draw_behaviour(
     x = np.stack([rng.uniform(low, high, count) for low, high in region], 1)
     if name == "mixture":
         x[:, :2].sort(axis=1)
-    values = [family.from_x(number, x[:, i]) for i, number in enumerate(family.PARAMETERS[name])]
+    values = [family.from_x(number, x[:, i]) for i, number in enumerate(family.NUMBERS[name])]
     return np.stack(values, 1).astype(np.float32)

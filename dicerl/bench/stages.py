@@ -18,7 +18,7 @@ import torch
 
 from dicerl.agent.actor_critic import sample
 from dicerl.config import Config
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
 from dicerl.parts.learner import NOT_TRAINED_ON, Learner
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
@@ -69,7 +69,7 @@ def stages(
     state = model.initial_state(n)
     last_action, last_reward = np.resize(batch["action"][-1], n), np.resize(batch["reward"][-1], n)
     behaviour = np.stack(
-        [np.resize(batch[name][-1], n) for name in PARAMETERS[config.behaviour.family]], 1
+        [np.resize(batch[name][-1], n) for name in NUMBERS[config.behaviour.family]], 1
     )
 
     def infer() -> None:
@@ -131,7 +131,7 @@ def _played(
     windows["valid"][:] = rng.random(windows["valid"].shape) < valid
     windows["log_prob"][:] = -np.log(spec.num_actions)
     windows["scale"][:] = 1.0
-    for name in PARAMETERS[config.behaviour.family]:
+    for name in NUMBERS[config.behaviour.family]:
         windows[name][:] = 10.0 if name.startswith("inv") else 0.1
     windows["created"][:] = time.time()
     return windows

@@ -23,7 +23,7 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor
 
-PARAMETERS: dict[str, tuple[str, ...]] = {
+NUMBERS: dict[str, tuple[str, ...]] = {
     "boltzmann": ("inv_temperature",),
     "conditioned": ("inv_temperature",),
     "epsilon": ("epsilon",),
@@ -31,24 +31,24 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def largest_x(parameter: str, max_inv_temperature: float) -> float:
-    """The search range of a parameter is [0, this] in x."""
-    return 1.0 if parameter == "weight_low" else math.log1p(max_inv_temperature)
+def largest_x(number: str, max_inv_temperature: float) -> float:
+    """The search range of a number is [0, this] in x."""
+    return 1.0 if number == "weight_low" else math.log1p(max_inv_temperature)
 
 
-def from_x(parameter: str, x: Any) -> Any:
-    """The parameter's value at x; elementwise."""
-    if parameter == "epsilon":
+def from_x(number: str, x: Any) -> Any:
+    """The value at x; elementwise."""
+    if number == "epsilon":
         return np.exp(-np.asarray(x))
-    return np.asarray(x) if parameter == "weight_low" else np.expm1(x)
+    return np.asarray(x) if number == "weight_low" else np.expm1(x)
 
 
-def to_x(parameter: str, value: Any) -> Any:
+def to_x(number: str, value: Any) -> Any:
     """The inverse of from_x."""
-    if parameter == "epsilon":
+    if number == "epsilon":
         # eps = 0 would lie at infinity
         return -np.log(np.maximum(value, np.finfo(np.float32).tiny))
-    return np.asarray(value) if parameter == "weight_low" else np.log1p(value)
+    return np.asarray(value) if number == "weight_low" else np.log1p(value)
 
 
 def ordered(family: str, x: Sequence[float]) -> list[float]:
@@ -59,7 +59,7 @@ def ordered(family: str, x: Sequence[float]) -> list[float]:
 
 
 def components(
-    family: str, parameters: dict[str, Tensor], scale: Tensor | float = 1.0
+    family: str, values: dict[str, Tensor], scale: Tensor | float = 1.0
 ) -> tuple[Tensor, Tensor | None]:
     """(inv_temperature, weight) as core.policy takes them; ``scale`` is the unit in which A is
     measured.
@@ -69,10 +69,10 @@ def components(
     import torch
 
     if family == "epsilon":
-        epsilon = parameters["epsilon"]
+        epsilon = values["epsilon"]
         ends = torch.tensor([0.0, math.inf], dtype=epsilon.dtype, device=epsilon.device)
         return ends.expand(*epsilon.shape, 2), torch.stack([epsilon, 1.0 - epsilon], -1)
     if family == "mixture":
-        low, high, weight = (parameters[name] for name in PARAMETERS["mixture"])
+        low, high, weight = (values[name] for name in NUMBERS["mixture"])
         return torch.stack([low / scale, high / scale], -1), torch.stack([weight, 1.0 - weight], -1)
-    return parameters["inv_temperature"] / scale, None
+    return values["inv_temperature"] / scale, None

@@ -64,7 +64,7 @@ def evaluate(
 
     from dicerl.api import load_agent
     from dicerl.config import seeding
-    from dicerl.core.family import PARAMETERS
+    from dicerl.core.family import NUMBERS
     from dicerl.envs import make_filmed_env, make_vector_env
     from dicerl.parts.evaluator import Step, by_name, play, summarise
     from dicerl.records.progress import Bar
@@ -72,7 +72,7 @@ def evaluate(
     run, folder = find(path, checkpoint, quiet)
     agent = load_agent(folder, make_env)
     config = with_protocol(agent.config, protocol, max_steps, agent.spec.game, agent.spec.name)
-    family = PARAMETERS[config.behaviour.family]
+    family = NUMBERS[config.behaviour.family]
     if inv_temperature is not None and family != ("inv_temperature",):
         raise ConfigError(
             "inv_temperature",
@@ -206,9 +206,9 @@ def check(
         raise ConfigError("video", str(video), "its name must end in .mp4")
 
 
-def title(parameter: str) -> str:
+def title(number: str) -> str:
     """'1/tau low' for inv_temperature_low"""
-    return parameter.replace("inv_temperature", "1/tau").replace("_", " ")
+    return number.replace("inv_temperature", "1/tau").replace("_", " ")
 
 
 def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:

@@ -74,7 +74,7 @@ class Actor:
             n: np.stack([self._window[n]] * window_length(config))
             for n in ("state", "last_action", "last_reward")
         }
-        self._numbers = family.PARAMETERS[config.behaviour.family]
+        self._numbers = family.NUMBERS[config.behaviour.family]
         self.times = Times()  # in environments and in inference; whoever sends adds its own
         self.version = -1
         self.count = 0  # calls of act

@@ -120,7 +120,7 @@ def _data(model: ActorCritic, batch: Arrays, lags: list[Lag]) -> dict[str, float
         "sequence_age": float(time.time() - batch["created"].mean()),
         "valid_fraction": float(valid.mean()),
     }
-    for name in family.PARAMETERS[model.config.behaviour.family]:
+    for name in family.NUMBERS[model.config.behaviour.family]:
         drawn = batch[name][start:-1][valid]
         numbers[BATCH_MEAN.name(name)] = float(drawn.mean()) if drawn.size else 0.0
     return numbers

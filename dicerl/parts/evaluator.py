@@ -13,7 +13,7 @@ import torch
 from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Region
 from dicerl.config import Config
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
 from dicerl.records.vocabulary import EVALUATED, GREEDY
 
@@ -31,7 +31,7 @@ def by_name(config: Config, behaviour: np.ndarray) -> dict[str, list[float]]:
     """{"inv_temperatures": [...]}, or what the family has.    [N, numbers]"""
     return {
         EVALUATED.name(name): [round(float(x), 4) for x in behaviour[:, i]]
-        for i, name in enumerate(PARAMETERS[config.behaviour.family])
+        for i, name in enumerate(NUMBERS[config.behaviour.family])
     }
 
 

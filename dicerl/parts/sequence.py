@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dicerl.config import Config
-from dicerl.core.family import PARAMETERS
+from dicerl.core.family import NUMBERS
 from dicerl.envs.base import EnvSpec
 
 
@@ -43,7 +43,7 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
         "valid": Field((), flag),  # 0: a reset step or padding, no data
         "log_prob": Field((), f32),  # log mu(a_t|s_t) of the policy that acted
         # of the episode: inv_temperature, 1/tau, or its family's own
-        **{name: Field((), f32) for name in PARAMETERS[config.behaviour.family]},
+        **{name: Field((), f32) for name in NUMBERS[config.behaviour.family]},
         "scale": Field((), f32),  # A is measured in units of this (1 where behaviour.scale is raw)
         "version": Field((), i64),  # learner updates behind the parameters that acted
         # (h, c) before the window's first step

@@ -58,17 +58,17 @@ class Family:
 # --- what the families are made of
 
 # What an episode may draw, by the family of its behaviour policy.
-PARAMETERS = (
+NUMBERS = (
     Field("inv_temperature", "1/τ", "inverse temperature; 0 is uniform, large is greedy"),
     Field("epsilon", "ε", "probability of a uniform action in the family `epsilon`"),
     Field("inv_temperature_low", "1/τ₁", "the lower inverse temperature of a `mixture`"),
     Field("inv_temperature_high", "1/τ₂", "the higher inverse temperature of a `mixture`"),
     Field("weight_low", "w", "weight of the lower inverse temperature of a `mixture`"),
 )
-PARAMETER_NAMES = tuple(p.name for p in PARAMETERS)
+NUMBER_NAMES = tuple(p.name for p in NUMBERS)
 # those of families that draw several numbers: each has a vote of its own
 _OF_SEVERAL = tuple(
-    p for p in PARAMETERS if any(p.name in x for x in family.PARAMETERS.values() if len(x) > 1)
+    p for p in NUMBERS if any(p.name in x for x in family.NUMBERS.values() if len(x) > 1)
 )
 
 # Where the time of an actor and of the learner goes. What is left to 1 is everything else.
@@ -101,20 +101,20 @@ _SCORES = (
 
 ACTOR_TIME = Family("actor_<stage>", None, "The actors' time, their mean", _ACTOR)
 LEARNER_TIME = Family("learner_<stage>", None, "The learner's time", _LEARNER)
-DRAWN = Family("<parameter>", None, "Drawn for this episode", PARAMETERS)
-EVALUATED = Family("<parameter>s", None, "Of each episode, greedy ones aside (list)", PARAMETERS)
-BATCH_MEAN = Family("<parameter>_mean", None, "Mean over the batch", PARAMETERS)
+DRAWN = Family("<number>", None, "Drawn for this episode", NUMBERS)
+EVALUATED = Family("<number>s", None, "Of each episode, greedy ones aside (list)", NUMBERS)
+BATCH_MEAN = Family("<number>_mean", None, "Mean over the batch", NUMBERS)
 FAVOURED = Family(
-    "favoured_<parameter>", None, "Middle of the region that the vote values most", PARAMETERS
+    "favoured_<number>", None, "Middle of the region that the vote values most", NUMBERS
 )
 TILE_VALUES = Family(
-    "tile_values_<parameter>",
+    "tile_values_<number>",
     "list of returns",
     "`tile_values` of each, where an episode draws several",
     _OF_SEVERAL,
 )
 TILE_VISITS = Family(
-    "tile_visits_<parameter>",
+    "tile_visits_<number>",
     "list of episodes",
     "`tile_visits` of each, where an episode draws several",
     _OF_SEVERAL,
@@ -139,14 +139,14 @@ def stage_fields(who: str, fractions: dict[str, float]) -> dict[str, float]:
 STAGE_FIELDS = tuple(stage_field(who, stage) for who in STAGES_OF for stage in STAGES_OF[who])
 
 
-def tile_field(what: str, parameter: str, several: bool) -> str:
-    """The field with the tiles of the vote over one parameter.
+def tile_field(what: str, number: str, several: bool) -> str:
+    """The field with the tiles of the vote over one number of the behaviour.
 
-    ``what`` is tile_values or tile_visits; the name holds the parameter only where the behaviour
+    ``what`` is tile_values or tile_visits; it stands in the name only where the behaviour
     policy's family draws ``several``.
     """
     tiles = {"tile_values": TILE_VALUES, "tile_visits": TILE_VISITS}[what]
-    return tiles.name(parameter) if several else what
+    return tiles.name(number) if several else what
 
 
 # --- the kinds of lines
@@ -250,11 +250,11 @@ EPISODE = Kind(
 EVALUATION = Kind(
     "evaluation",
     "Episodes apart from training, every `evaluation.every` frames and at the end: as many with"
-    " parameters from the vote's best region as greedy ones. `evaluations.jsonl` holds these lines"
+    " behaviours from the vote's best region as greedy ones. `evaluations.jsonl` holds these lines"
     " again.",
     True,
     (
-        *(Field(f.name, f.unit, f"Return at drawn parameters: {f.meaning}") for f in _SCORES),
+        *(Field(f.name, f.unit, f"Return at drawn behaviours: {f.meaning}") for f in _SCORES),
         GREEDY,
         Field("episodes", "episodes", "Of each of the two sorts"),
         EVALUATED,

@@ -17,7 +17,7 @@ from dicerl.records.vocabulary import (
     FAVOURED,
     GREEDY,
     LINES,
-    PARAMETER_NAMES,
+    NUMBER_NAMES,
     STAGE_FIELDS,
     declared,
     tile_field,
@@ -27,7 +27,7 @@ from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, t
 MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
 
 # The fields that figures draw, by kind of line.
-EPISODE = declared("episode", "frames", "return", "length", *map(DRAWN.name, PARAMETER_NAMES))
+EPISODE = declared("episode", "frames", "return", "length", *map(DRAWN.name, NUMBER_NAMES))
 EVALUATION = declared(
     "evaluation",
     "frames",
@@ -40,7 +40,7 @@ TRAIN = declared(
     "train",
     "frames",
     "entropy",
-    *map(FAVOURED.name, PARAMETER_NAMES),
+    *map(FAVOURED.name, NUMBER_NAMES),
     "trainable_inv_temperature",
     "loss_value",
     "loss_q",
@@ -79,7 +79,7 @@ class RunData:
         self._train, self._episodes = Thinned(len(TRAIN)), Thinned(len(EPISODE))
         self._chosen = Thinned(len(EPISODE), limit=300, keep="last")
         self._evaluations = Thinned(len(EVALUATION))
-        # by parameter: number of tiles, rows of frames, values, visits
+        # by name: number of tiles, rows of frames, values, visits
         self._maps: dict[str, tuple[int, Thinned]] = {}
         self.events: list[dict[str, Any]] = []
 
@@ -191,17 +191,17 @@ class RunData:
         return {}
 
     @property
-    def parameters(self) -> tuple[str, ...]:
+    def numbers(self) -> tuple[str, ...]:
         """What an episode of this run draws: inv_temperature, or what its family has."""
         name = self.setting("behaviour.family", "boltzmann")
-        return family.PARAMETERS.get(name, ()) if isinstance(name, str) else ()
+        return family.NUMBERS.get(name, ()) if isinstance(name, str) else ()
 
     def votes(self) -> dict[str, BanditVote]:
-        """The bandits of the newest checkpoint that have seen an episode, by parameter."""
+        """The bandits of the newest checkpoint that have seen an episode, by what they search."""
         votes = {}
         try:
             for name, saved in zip(
-                self.parameters, self.checkpoint()["temperatures"]["votes"][0], strict=False
+                self.numbers, self.checkpoint()["temperatures"]["votes"][0], strict=False
             ):
                 votes[name] = BanditVote(num_bandits=1)
                 votes[name].load_state_dict(saved)
@@ -256,8 +256,8 @@ class RunData:
         self._add_tiles(kinds["train"])
 
     def _add_tiles(self, lines: list[dict[str, Any]]) -> None:
-        for name in self.parameters:
-            several = len(self.parameters) > 1
+        for name in self.numbers:
+            several = len(self.numbers) > 1
             of_values = tile_field("tile_values", name, several)
             of_visits = tile_field("tile_visits", name, several)
             rows = []
@@ -295,11 +295,11 @@ class RunData:
         rows = self._evaluations.rows()
         return {name: rows[:, i] for i, name in enumerate(EVALUATION)}
 
-    def tile_map(self, parameter: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Of the vote over one parameter: frames [N], values [N, K], visits so far [N, K]."""
-        if parameter not in self._maps:
+    def tile_map(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Of the vote over one number: frames [N], values [N, K], visits so far [N, K]."""
+        if name not in self._maps:
             return None
-        tiles, table = self._maps[parameter]
+        tiles, table = self._maps[name]
         rows = table.rows()
         return (rows[:, 0], rows[:, 1 : 1 + tiles], rows[:, 1 + tiles :]) if len(rows) else None
 

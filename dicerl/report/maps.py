@@ -10,51 +10,49 @@ import numpy as np
 
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
-from dicerl.records.vocabulary import FAVOURED, PARAMETERS
+from dicerl.records.vocabulary import FAVOURED, NUMBERS
 from dicerl.report.compare import DASHES, PALETTE
 from dicerl.report.data import RunData
 from dicerl.report.figures import Figure, axis, figure, frames_axis, plain, see_through
 
 SCALE = "Cividis"  # the same order of light and dark for every eye
 RECENT = 50  # episodes behind a column of the visits
-SYMBOL = {parameter.name: parameter.unit for parameter in PARAMETERS}
+SYMBOL = {number.name: number.unit for number in NUMBERS}
 TICKS = {"epsilon": (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01), "weight_low": (0, 0.25, 0.5, 0.75, 1)}
 
 
 def tiles_of(
-    run: RunData, parameter: str, tiles: int
+    run: RunData, number: str, tiles: int
 ) -> tuple[np.ndarray, dict[str, Any], list[float]]:
-    """Centres of the tiles in x, the axis of x labelled with the parameter's values, and the value
+    """Centres of the tiles in x, the axis of x labelled with the number's values, and the value
     at each centre.
     """
     most = run.setting("bandit.max_inv_temperature", 50.0)
-    right = family.largest_x(
-        parameter, most if isinstance(most, int | float) and most > 0 else 50.0
-    )
+    right = family.largest_x(number, most if isinstance(most, int | float) and most > 0 else 50.0)
     centres = (np.arange(tiles) + 0.5) * right / tiles
     shown = [
         v
-        for v in TICKS.get(parameter, (0, 1, 2, 5, 10, 20, 50, 100, 200, 500))
-        if family.to_x(parameter, v) <= right + 1e-9
+        for v in TICKS.get(number, (0, 1, 2, 5, 10, 20, 50, 100, 200, 500))
+        if family.to_x(number, v) <= right + 1e-9
     ]
     ticks = {
-        "tickvals": plain(family.to_x(parameter, np.array(shown))),
+        "tickvals": plain(family.to_x(number, np.array(shown))),
         "ticktext": [f"{v:g}" for v in shown],
         "range": [0, right],
         "tickangle": 0,
     }
-    symbol = SYMBOL[parameter]
+    symbol = SYMBOL[number]
     scale = (
         ""
-        if parameter == "weight_low"
+        if number == "weight_low"
         else " (log scale)"
-        if parameter == "epsilon"
+        if number == "epsilon"
         else f" (scale log(1 + {symbol}))"
     )
     return (
         centres,
         axis(symbol + scale, **ticks),
-        [float(f"{v:.3g}") for v in family.from_x(parameter, centres)],
+        [float(f"{v:.3g}") for v in family.from_x(number, centres)],
     )
 
 
@@ -75,14 +73,14 @@ def heat_map(
     }
 
 
-def value_map(run: RunData, parameter: str) -> Figure | None:
+def value_map(run: RunData, number: str) -> Figure | None:
     """The bandits' value of every visited tile over time, with what single episodes drew on top."""
-    found = run.tile_map(parameter)
+    found = run.tile_map(number)
     if found is None:
         return None
     frames, values, visits = found
-    centres, y, labels = tiles_of(run, parameter, values.shape[1])
-    symbol = SYMBOL[parameter]
+    centres, y, labels = tiles_of(run, number, values.shape[1])
+    symbol = SYMBOL[number]
     data = [
         heat_map(
             plain(frames),
@@ -93,7 +91,7 @@ def value_map(run: RunData, parameter: str) -> Figure | None:
             f"frames %{{x:,.0f}}<br>{symbol} %{{customdata}}<br>value %{{z:.4~g}}",
         )
     ]
-    x, chosen = run.episodes(parameter, "last")
+    x, chosen = run.episodes(number, "last")
     with np.errstate(divide="ignore", invalid="ignore"):
         if len(x):
             data.append(
@@ -102,7 +100,7 @@ def value_map(run: RunData, parameter: str) -> Figure | None:
                     "mode": "markers",
                     "name": f"{symbol} chosen for single episodes",
                     "x": plain(x),
-                    "y": plain(family.to_x(parameter, chosen)),
+                    "y": plain(family.to_x(number, chosen)),
                     "hoverinfo": "skip",
                     "marker": {
                         "size": 4,
@@ -111,7 +109,7 @@ def value_map(run: RunData, parameter: str) -> Figure | None:
                     },
                 }
             )
-        x, favoured = run.train(FAVOURED.name(parameter))
+        x, favoured = run.train(FAVOURED.name(number))
         if len(x):
             data.append(
                 {
@@ -119,7 +117,7 @@ def value_map(run: RunData, parameter: str) -> Figure | None:
                     "mode": "lines",
                     "name": f"most valued {symbol}",
                     "x": plain(x),
-                    "y": plain(family.to_x(parameter, favoured)),
+                    "y": plain(family.to_x(number, favoured)),
                     "hoverinfo": "skip",
                     "line": {"color": PALETTE[1], "width": 1.5, "shape": "hv"},
                 }
@@ -129,9 +127,9 @@ def value_map(run: RunData, parameter: str) -> Figure | None:
     )
 
 
-def visits_map(run: RunData, parameter: str) -> Figure | None:
+def visits_map(run: RunData, number: str) -> Figure | None:
     """Where the latest episodes were played."""
-    found = run.tile_map(parameter)
+    found = run.tile_map(number)
     if found is None:
         return None
     frames, _, visits = found
@@ -140,7 +138,7 @@ def visits_map(run: RunData, parameter: str) -> Figure | None:
     before = np.searchsorted(total, total - RECENT, side="right")
     new = visits - np.concatenate([np.zeros_like(visits[:1]), visits])[before]
     share = new / np.maximum(new.sum(1, keepdims=True), 1.0)
-    centres, y, labels = tiles_of(run, parameter, visits.shape[1])
+    centres, y, labels = tiles_of(run, number, visits.shape[1])
     data = [
         heat_map(
             plain(frames),
@@ -148,7 +146,7 @@ def visits_map(run: RunData, parameter: str) -> Figure | None:
             100 * share.T,
             [[v] * len(frames) for v in labels],
             "episodes (%)",
-            f"frames %{{x:,.0f}}<br>{SYMBOL[parameter]} %{{customdata}}<br>%{{z:.1f}} % of the"
+            f"frames %{{x:,.0f}}<br>{SYMBOL[number]} %{{customdata}}<br>%{{z:.1f}} % of the"
             " episodes",
             zmin=0,
         )
@@ -165,9 +163,9 @@ def bandit_names(vote: BanditVote) -> list[str]:
     ]
 
 
-def bandit_values(run: RunData, parameter: str, vote: BanditVote) -> Figure:
-    """V of each bandit over the parameter, and their average."""
-    centres, x, _ = tiles_of(run, parameter, len(vote.values()))
+def bandit_values(run: RunData, number: str, vote: BanditVote) -> Figure:
+    """V of each bandit over the number, and their average."""
+    centres, x, _ = tiles_of(run, number, len(vote.values()))
     data = [
         {
             "type": "scatter",
@@ -197,16 +195,16 @@ def bandit_values(run: RunData, parameter: str, vote: BanditVote) -> Figure:
     return figure(data, x, axis("value of the tile (return)"), hovermode="closest")
 
 
-def bandit_votes(run: RunData, parameter: str, vote: BanditVote) -> Figure:
+def bandit_votes(run: RunData, number: str, vote: BanditVote) -> Figure:
     """Each bandit's score of each tile; dots mark the d best, an argmax bandit's candidates."""
     names, scores = bandit_names(vote), np.stack([b.scores() for b in vote.bandits])  # [M, K]
-    centres, x, labels = tiles_of(run, parameter, scores.shape[1])
+    centres, x, labels = tiles_of(run, number, scores.shape[1])
     best = [
         (centres[k], names[i])
         for i, b in enumerate(vote.bandits)
         for k in np.argsort(-scores[i])[: b.num_candidates]
     ]
-    hover = f"%{{y}}<br>{SYMBOL[parameter]} %{{customdata}}<br>score %{{z:.3~g}}"
+    hover = f"%{{y}}<br>{SYMBOL[number]} %{{customdata}}<br>score %{{z:.3~g}}"
     data = [
         heat_map(plain(centres), names, scores, [labels] * len(names), "score", hover),
         {

@@ -141,7 +141,7 @@ def _maps(part: Section, run: RunData, name: str) -> None:
         if run.setting("behaviour.source", "bandit") == "bandit"
         else " This variant keeps the vote but draws from the initial one."
     )
-    for p in run.parameters:
+    for p in run.numbers:
         of = f" of {maps.SYMBOL[p]}" if p != "inv_temperature" else ""
         why = "no data yet"
         part.add(
