@@ -180,6 +180,17 @@ def test_thinned_stays_small_and_true(sizes, keep):
     assert len(gaps) == 0 or gaps.max() <= 4 * gaps.min()
 
 
+@pytest.mark.parametrize("keep", ["mean", "last"])
+def test_rows_of_a_thinned_table_stand_for_equally_many_lines(keep):
+    """369 lines at once were thinned with a row left over, which stayed short for ever."""
+    table, total = Thinned(1, limit=16, keep=keep), 0
+    for size in (369, 1, 400, 3):
+        table.add(np.arange(total, total + size, dtype=float)[:, None])
+        total += size
+        gaps = np.diff(table.rows()[:-1, 0])  # the last row may still be filling
+        assert len(set(gaps.tolist())) == 1
+
+
 def test_thinned_passes_over_what_is_unknown():
     table = Thinned(1, limit=2)
     table.add(np.array([[1.0], [np.nan], [np.nan], [np.nan], [5.0], [7.0], [9.0], [11.0]]))

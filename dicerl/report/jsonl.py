@@ -125,12 +125,17 @@ class Thinned:
 
     def add(self, lines: np.ndarray) -> None:
         waiting = np.concatenate([self._open, lines])
-        whole = len(waiting) // self._stride * self._stride
-        self._rows = np.concatenate([self._rows, self._merge(waiting[:whole], self._stride)])
-        self._open = waiting[whole:]
-        while len(self._rows) >= 2 * self._limit:
+        while True:
+            # No more than fill the table: an odd number of rows would leave a shorter one behind.
+            room = 2 * self._limit - len(self._rows)
+            taken = min(room, len(waiting) // self._stride) * self._stride
+            self._rows = np.concatenate([self._rows, self._merge(waiting[:taken], self._stride)])
+            waiting = waiting[taken:]
+            if len(self._rows) < 2 * self._limit:
+                break
             self._rows = self._merge(self._rows, 2)
             self._stride *= 2
+        self._open = waiting
 
     def rows(self) -> np.ndarray:
         """Oldest first; the newest line always counts.    [N, C]"""
