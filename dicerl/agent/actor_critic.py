@@ -76,7 +76,8 @@ class ActorCritic:
 
     def to(self, device: torch.device | str) -> ActorCritic:
         """This one, with its tensors on ``device``."""
-        if self.device != torch.device(device):
+        target = torch.device(device)  # "cuda" is any of them
+        if target.type != self.device.type or target.index not in (None, self.device.index):
             self.network.to(device)
             self.flat = Flat(self.network)
         return self
@@ -199,7 +200,8 @@ class ActorCritic:
     def calibrate(self, observations: np.ndarray) -> None:
         """Start A's running deviation from what the network gives on observations [N, ...]."""
         state = self.initial_state(len(observations))
-        out = self.network.unroll(torch.from_numpy(observations)[None], state, None)
+        seen = torch.from_numpy(observations).to(self.device)
+        out = self.network.unroll(seen[None], state, None)
         spread = float(out.advantage.std(-1, correction=0).mean())
         self.network.advantage_scale.fill_(max(spread, SCALE_FLOOR))
 

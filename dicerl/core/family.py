@@ -47,7 +47,7 @@ def to_x(number: str, value: Any) -> Any:
     """The inverse of from_x."""
     if number == "epsilon":
         # eps = 0 would lie at infinity
-        return -np.log(np.maximum(value, np.finfo(np.float32).tiny))
+        return -np.log(np.maximum(value, float(np.finfo(np.float32).tiny)))
     return np.asarray(value) if number == "weight_low" else np.log1p(value)
 
 
