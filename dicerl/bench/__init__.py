@@ -1,1 +1,1 @@
-"""``dicerl bench``: how fast it is, and what the machine would allow."""
+"""``dicerl bench``: how fast it is, and what the machine allows."""

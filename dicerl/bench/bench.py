@@ -1,6 +1,4 @@
-"""``dicerl bench`` as a value: stages, limit, the whole under each runtime, and what one would
-change.
-"""
+"""``dicerl bench`` as a value: stages, limit, the whole under each runtime, and advice."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ def bench(
     repeat: int = 1,
     runtimes: Sequence[str] = ("serial", "process"),
 ) -> dict[str, Any]:
-    """Medians over ``repeat``. Wholes and stages take turns, and each whole is compared with the
-    stages around it: machines change their speed.
+    """Medians over ``repeat``. Wholes and stages alternate, and each whole is compared with the
+    stages around it: a machine's speed varies.
 
     The headline is the faster runtime's; ``default_runtime`` is what a run with these settings
-    would take.
+    would use.
     """
     config = validate(config)
     spec = env_spec(config)
@@ -94,7 +92,7 @@ def _medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def advice(result: dict[str, Any]) -> list[str]:
-    """Settings that would make this faster on this machine, the surest first."""
+    """Settings that would make this faster on this machine, the most certain first."""
     wholes, best, default = result["whole"], result["runtime"], result["default_runtime"]
     here, lines = wholes[best], []
     gain = here["steps_per_s"] / max(wholes[default]["steps_per_s"], 1e-9)

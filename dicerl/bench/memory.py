@@ -1,5 +1,5 @@
-"""Memory of a process and all its descendants, each shared page counted once. Linux only; elsewhere
-it is unknown.
+"""Memory of a process and all its descendants, each shared page counted once. Linux only; unknown
+elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def descendants(pid: int) -> list[int]:
             for child in (task / "children").read_text().split():
                 found += descendants(int(child))
     except OSError:
-        pass  # it ended meanwhile, or there is no /proc
+        pass  # it has ended, or there is no /proc
     return found
 
 

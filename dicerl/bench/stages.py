@@ -3,8 +3,8 @@
     limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),
     uses = reuse * batch / (batch - replayed)
 
-Every rate is in agent steps per second, which the steps that reset an environment are not. A
-feed-forward network has no burn-in to pay for.
+Every rate is in agent steps per second; steps that reset an environment do not count. A
+feed-forward network has no burn-in.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dicerl.runtime.setup import Plan, build_model, keep_freed_memory
 
 
 def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
-    """Steps per second of ``call``, which does ``steps`` of them, over all this time: what slows a
-    machine now and then slows the whole, too.
+    """Steps per second of ``call``, which does ``steps`` of them, averaged over the whole time:
+    what slows the machine now and then slows a real run, too.
     """
     call()
     count, start = 0, time.perf_counter()
@@ -58,7 +58,7 @@ def stages(
     env = make_vector_env(config, n, num_threads=1)
     env.reset(config.seed)
     say("environment alone …")
-    # a second, reset steps too
+    # per second, reset steps included
     slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)
     batch = _played(config, spec, env, rng, valid)
     env.close()
@@ -114,8 +114,8 @@ def stages(
 def _played(
     config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator, valid: float
 ) -> Arrays:
-    """A batch of windows of random play, with some inverse temperature and as many reset steps as
-    asked for; environments repeat where a batch holds more.
+    """A batch of windows of random play, with some inverse temperature and the fraction of reset
+    steps asked for; environments repeat if the batch is larger than their number.
     """
     windows = allocate(schema(config, spec), window_length(config), config.sequence.batch)
     columns = np.arange(config.sequence.batch) % env.num_envs

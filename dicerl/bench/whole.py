@@ -18,20 +18,20 @@ from dicerl.records.vocabulary import STAGE_FIELDS, declared
 from dicerl.runtime.launch import run_to_end
 from dicerl.runtime.setup import Plan, prepare_model
 
-# Of a train line: shares of the actors' and of the learner's time, and how far the two are apart.
+# From train lines: fractions of the actors' and the learner's time, and how far apart they are.
 MEASURED = declared(
     "train", *STAGE_FIELDS, "queued_sequences", "policy_lag", "policy_lag_max", "valid_fraction"
 )
 
-STEPS_A_LINE = 3200  # trained ones between two train lines
-WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the time asked for
-# how often the collector's contents are replaced; how many times longer than asked that may take
+STEPS_A_LINE = 3200  # trained steps between two train lines
+WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the requested time
+# how often the collector's contents are replaced; by what factor that may exceed the requested time
 TURNOVERS, PATIENCE = 2.0, 15.0
 
 
 def updates_a_line(config: Config) -> int:
-    """So few that even slow updates tell several times who waits for whom, so many that quick ones
-    are not slowed down by telling.
+    """Few enough that even slow updates report several times who waits for whom, many enough that
+    reporting does not slow quick ones down.
     """
     return max(
         1, min(config.log_every, STEPS_A_LINE // (config.sequence.batch * config.sequence.length))
@@ -39,7 +39,7 @@ def updates_a_line(config: Config) -> int:
 
 
 class Stopwatch(Progress):
-    """Counts agent steps between two updates of the learner: from when it is warm, for so long that
+    """Counts agent steps between two learner updates: from when it is warm, for long enough that
     what waits in the collector hardly matters.
     """
 
@@ -79,8 +79,8 @@ class Stopwatch(Progress):
 def whole(
     config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: Stopwatch | None = None
 ) -> dict[str, float]:
-    """{"steps_per_s", "memory_bytes" (the most), and what of MEASURED the runtime writes} of a real
-    run, evaluation and checkpoints aside.
+    """{"steps_per_s", "memory_bytes" (the peak), and those of MEASURED that the runtime writes} of
+    a real run, without evaluation and checkpoints.
     """
     watch = watch or Stopwatch(
         seconds, spec.action_repeat, machine.capacity * config.sequence.length
@@ -107,8 +107,7 @@ def whole(
                 progress=watch,
                 stop_when=watch.done,
             )
-        # Ctrl-C, which a run takes for a wish to be saved; here there is nothing to save and
-        # nothing to go on with
+        # Ctrl-C: a run stops with a checkpoint then; here there is nothing to save or to continue
         if not watch.done():
             raise KeyboardInterrupt
         lines = [

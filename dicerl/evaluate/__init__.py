@@ -1,1 +1,1 @@
-"""``dicerl evaluate``: episodes of a checkpoint, and a film of one of them."""
+"""``dicerl evaluate``: plays episodes of a checkpoint, and films one of them."""

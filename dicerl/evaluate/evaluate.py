@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dicerl.envs import MakeEnv
     from dicerl.records.run import Run
 
-# The fields of the paper's evaluation protocol are the config's defaults, whatever the run was
+# The paper's evaluation protocol: these fields take the config's defaults, whatever the run was
 # trained with.
 PAPER = ("env.sticky_actions", "env.noop_max", "env.episodic_life", "env.max_episode_frames")
 PROTOCOLS = {
@@ -30,9 +30,9 @@ PROTOCOLS = {
 class Evaluation:
     result: dict[str, Any]  # what --json prints
     checkpoint: Path
-    protocol: str  # empty where the environment is no Atari game
-    temperatures: dict[str, str]  # 1/tau (or what the family has) and where it came from, in words
-    cut: int  # episodes that still ran after max_steps
+    protocol: str  # empty if the environment is not an Atari game
+    temperatures: dict[str, str]  # 1/tau (or its family's numbers) and where it came from, as text
+    cut: int  # episodes still running after max_steps
     max_steps: int
     video: Path | None
 
@@ -53,11 +53,10 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` with an agent from ``path``, a run or one of its checkpoints.
 
-    ``make_env`` makes one environment and wins over the run's own; ``checkpoint`` is ``newest``,
+    ``make_env`` makes one environment and overrides the run's own; ``checkpoint`` is ``newest``,
     ``best`` or a number of updates. Temperatures come from the bandits' best region unless
     ``inv_temperature`` or ``greedy`` is given. ``video=""`` is RUN/videos/<updates>.mp4. The
-    returned Evaluation holds the result that can be JSON, and what a person wants to know beside
-    it.
+    returned Evaluation holds the result, which can be JSON, and what else a user wants to know.
     """
     check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
     import numpy as np
@@ -132,7 +131,7 @@ def evaluate(
         )
     summary = summarise(returns)
     hns, saber = scores(agent.spec.game, summary["mean_return"])
-    # Greedy episodes have no 1/tau that JSON could say, and some families have none at all.
+    # Greedy episodes have no 1/tau that JSON can hold, and some families have none at all.
     result = {
         "env": agent.spec.name,
         "episodes": episodes,
@@ -179,7 +178,7 @@ def check(
     seed: int,
     video: str | Path | None,
 ) -> None:
-    """What can be refused before anything is loaded."""
+    """Refuse what can be refused before anything is loaded."""
     if not 1 <= episodes <= 1000:
         raise ConfigError("episodes", episodes, "it must lie between 1 and 1000")
     if not 0 <= seed < 2**63:

@@ -21,16 +21,16 @@ from dicerl.envs import FilmedEnv
 from dicerl.errors import DicerlError
 from dicerl.parts.evaluator import Step
 
-# a picture lower than this many pixels is enlarged by a whole factor; Atari's 210 is not
+# a picture less than this many pixels high is enlarged by a whole factor; Atari's 210 is not
 SMALLEST = 200
 STRIP = 160, 210  # width and height of the strip's layout; it is drawn at the picture's height
 BACKGROUND, DIM, LIGHT, WHITE = (17, 19, 24), (140, 146, 158), (205, 209, 216), (255, 255, 255)
-# orange and sky blue: told apart by colour-blind eyes too
+# orange and sky blue: distinguishable when colour-blind, too
 TRACK, CHOSEN, OTHER = (38, 42, 51), (230, 159, 0), (86, 180, 233)
 
 
 class Strip:
-    """Draws what the agent thinks. ``height`` in pixels; the width follows."""
+    """Draws V, temperature and action probabilities. ``height`` in pixels; the width follows."""
 
     def __init__(self, height: int, action_names: list[str], behaviour: dict[str, float]) -> None:
         self.unit = height / STRIP[1]
@@ -53,8 +53,8 @@ class Strip:
         return x * self.unit, y * self.unit
 
     def _frame(self) -> Image.Image:
-        """What stays the same all episode: titles, the temperature, action names and the bars'
-        tracks.
+        """What stays the same throughout the episode: titles, the temperature, action names and the
+        bars' tracks.
         """
         image = Image.new("RGB", (self.width, self.height), BACKGROUND)
         draw = ImageDraw.Draw(image)
@@ -94,7 +94,7 @@ class Strip:
         draw.text(self._at(64, 34), short(value, 3), WHITE, self._middle, anchor="ls")
         for i, probability in enumerate(probabilities.tolist()):
             if i == action or probability * self._room * self.unit >= 0.5:
-                least = 2 / self._room if i == action else 0.0  # an unlikely choice is seen too
+                least = 2 / self._room if i == action else 0.0  # keeps an unlikely choice visible
                 draw.rectangle(
                     self._bar(i, max(probability, least)), CHOSEN if i == action else OTHER
                 )
@@ -102,8 +102,8 @@ class Strip:
 
 
 def caption(behaviour: dict[str, float]) -> tuple[str, str]:
-    """(title, text) of an episode's temperature, or of what its family has in its place; greedy
-    where it has nothing.
+    """(title, text) of an episode's temperature, or of its family's numbers; greedy if it has
+    none.
     """
     if not behaviour:
         return "1/tau", "greedy"
@@ -137,12 +137,12 @@ def short(value: float, digits: int = 2) -> str:
 
 
 class Film:
-    """Give ``watch`` to ``evaluator.play``: it writes environment 0's episode. Leave the ``with``
-    block and the file stands, or nothing does.
+    """Give ``watch`` to ``evaluator.play``: it writes environment 0's episode. After the
+    ``with`` block the file is complete or absent.
 
-    ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or what its family has; empty
-    for a greedy one. Beside ``x.mp4`` stands ``x.json``: the episode's return, actions and rewards,
-    enough to play it again.
+    ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or its family's numbers; empty
+    for a greedy one. Beside ``x.mp4`` it writes ``x.json``: the episode's return, actions and
+    rewards, enough to replay it.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Film:
         self._rewards.append(float(step.reward[0]))
         self._return = float(step.returns[0])
         pictures = self._env.pictures()
-        if step.number == 0:  # the first picture of all: before any action
+        if step.number == 0:  # the very first picture, before any action
             first = pictures.pop(0)
             self._open(first)
             self._write([first], before, value, probabilities, None)
@@ -240,7 +240,7 @@ class Film:
                 self._temporary.unlink()
 
     def _finish(self) -> None:
-        """Only a whole video gets its name."""
+        """Only a complete video gets its final name."""
         try:
             written, _ = imageio_ffmpeg.count_frames_and_secs(str(self._temporary))
         except RuntimeError:
@@ -263,7 +263,7 @@ class Film:
 
 
 def enlarge(picture: np.ndarray) -> np.ndarray:
-    """By a whole factor where it is small; then to even sides, which the codec asks for."""
+    """By a whole factor if it is small; then to even sides, which the codec needs."""
     factor = -(-SMALLEST // picture.shape[0])
     if factor > 1:
         picture = picture.repeat(factor, axis=0).repeat(factor, axis=1)
