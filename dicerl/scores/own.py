@@ -1,4 +1,4 @@
-"""Own runs beside the paper's systems: the newest evaluation of every run on disk, gathered by
+"""Own runs beside the paper's systems: the newest evaluation of every run on disk, grouped by
 variant and game.
 """
 

@@ -3,7 +3,7 @@
     HNS   = (G - random) / (human - random)
     SABER = min(200 %, (G - random) / (world record - random))
 
-``atari57.csv`` holds the scores with the paper's misprints put right, ``misprints.csv`` what is
+``atari57.csv`` holds the scores with the paper's misprints corrected, ``misprints.csv`` what is
 printed instead.
 """
 

@@ -44,12 +44,12 @@ class Sheet:
     title: str
     header: list[str]
     rows: list[list[Cell]]
-    fixed: int  # leading columns that belong to every part of a sheet that is cut to a width
-    footer: int = 0  # rows at the end below a line
+    fixed: int  # leading columns, repeated in every part of a sheet that is split to fit a width
+    footer: int = 0  # rows at the end, below a line
 
 
 def sheet(data: dict[str, Any], metric: str) -> Sheet:
-    """One row a game; the references, then ``metric`` of every system; mean and median at
+    """One row per game; the references, then ``metric`` of every system; mean and median at
     the end.
     """
     marked = {(c["game"], c["system"], c["cell"]) for c in data["corrections"]}
@@ -88,7 +88,7 @@ def sheet(data: dict[str, Any], metric: str) -> Sheet:
 
 
 def summary_sheet(data: dict[str, Any]) -> Sheet:
-    """One row a system: mean and median of HNS and SABER."""
+    """One row per system: mean and median of HNS and SABER."""
     frames = {row["system"]: row["frames"] for row in read("printed_summary.csv")}
     rows = [
         [
@@ -104,8 +104,8 @@ def summary_sheet(data: dict[str, Any]) -> Sheet:
 
 
 def notes(data: dict[str, Any]) -> list[str]:
-    """Where the numbers come from, and which cells of the paper are not what is shown (or would not
-    be).
+    """Where the numbers come from, and which cells differ from the paper (or are misprints, as
+    printed).
     """
     lines = [f"Reference: {data['reference']}."]
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -148,7 +148,7 @@ def _text(value: float | str | None, metric: str) -> str:
 
 
 def terminal(console: Console, page: Sheet) -> None:
-    """Cut into as many parts as the width asks for; each repeats the leading columns."""
+    """Split into as many parts as the width requires; each repeats the leading columns."""
     widths = [
         2 + max(len(h), *(len(row[i].text) + row[i].corrected for row in page.rows))
         for i, h in enumerate(page.header)
@@ -205,7 +205,7 @@ def markdown(page: Sheet) -> str:
 
 
 def latex(page: Sheet) -> str:
-    """A table for the package booktabs."""
+    """A table for the booktabs package."""
 
     def cell(c: Cell) -> str:
         text = tex(c.text)
@@ -235,8 +235,8 @@ def tex(text: str) -> str:
 
 
 def comma_separated(data: dict[str, Any]) -> str:
-    """One row a game and every number of it; the last column names the cells that are misprinted in
-    the paper.
+    """One row per game with all its numbers; the last column lists the cells misprinted in the
+    paper.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

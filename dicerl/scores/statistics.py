@@ -2,8 +2,8 @@
 Statistical Precipice").
 
 Scores are an array [runs, tasks], or {task: runs} where tasks have different numbers of runs.
-Inside, they are ``Tasks``: one array [..., runs] a task, so that the same function serves one table
-and thousands of resampled ones.
+Inside, they are ``Tasks``: one array [..., runs] per task, so that the same function serves one
+table and thousands of resampled ones.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def interval(
 ) -> Interval:
     """The statistic with its stratified bootstrap interval (percentile method).
 
-    Stratified: runs are drawn anew within each task, never across tasks, and independently for each
+    Stratified: runs are resampled within each task, never across tasks, and independently for each
     of ``scores``.
     """
     tables = [as_tasks(s) for s in scores]
@@ -119,7 +119,7 @@ def _resample(tasks: Tasks, count: int, rng: np.random.Generator) -> Tasks:
 
 
 def _chunks(tables: list[Tasks], resamples: int) -> Iterator[int]:
-    """How many resamples at a time, so that some ten megabytes are enough."""
+    """How many resamples at a time, so that some ten megabytes suffice."""
     cells = sum(len(runs) for tasks in tables for runs in tasks)
     size = max(1, 1_000_000 // cells)
     for start in range(0, resamples, size):

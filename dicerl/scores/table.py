@@ -1,5 +1,5 @@
-"""The whole table as one value: what ``dicerl scores --json`` prints and every other form is made
-from.
+"""The whole table as one value: what ``dicerl scores --json`` prints, and the source of every
+other form.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def build(
     """{"reference", "as_printed", "systems": {system: summary}, "games": {game: {...}},
     "corrections": [...]}.
 
-    ``games`` restricts rows and summaries to some games. ``as_printed`` gives the cells that stand
-    in the paper, misprints and all.
+    ``games`` restricts rows and summaries to some games. ``as_printed`` gives the paper's
+    cells, misprints and all.
     """
     if as_printed and games:
         raise DicerlError(
@@ -89,7 +89,7 @@ def _corrections(table: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _number(text: str) -> float | str:
-    """As a number where it is one: one printed cell is "441/32"."""
+    """As a number if it is one: one printed cell is "441/32"."""
     try:
         return float(text)
     except ValueError:

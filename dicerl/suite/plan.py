@@ -1,5 +1,5 @@
-"""What a suite consists of: games × variants × seeds, from a TOML file, from options, or from both
-(options win).
+"""What a suite consists of: games × variants × seeds, from a TOML file, options, or both (options
+win).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "confi
 
 @dataclass
 class SuiteRun:
-    """One run of the suite, and how far it is."""
+    """One run of the suite, and how far it has come."""
 
     game: str
     variant: str
@@ -32,7 +32,7 @@ class SuiteRun:
     directory: Path
     log: Path
     state: str = "queued"  # or waiting (in use elsewhere), running, finished, failed, stopped
-    reason: str = ""  # where it failed
+    reason: str = ""  # if it failed
     frames: int = 0
     score: float | None = None  # mean return of its newest evaluation
 
@@ -55,8 +55,8 @@ class Plan:
 
 
 def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None = None) -> Plan:
-    """``given`` are the suite's own keys, ``changes`` config fields; a file at ``path`` holds the
-    rest. Everything is checked here.
+    """``given`` holds the suite's own keys, ``changes`` config fields; a file at ``path`` supplies
+    the rest. Everything is checked here.
     """
     table = read_file(Path(path)) if path else {}
     in_file = renamed(flatten(table.pop("config", {})))
@@ -103,7 +103,7 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
         against,
         changes,
     )
-    for seed in plan.seeds:  # outermost, so that an early look compares all variants on all games
+    for seed in plan.seeds:  # outermost, so that early results compare all variants on all games
         for game in games:
             for variant in variants:
                 plan.runs.append(_run(plan, game, variant, seed))

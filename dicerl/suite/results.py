@@ -1,4 +1,4 @@
-"""What a suite found: every run's score, and per variant IQM, mean and median with intervals, and
+"""A suite's results: every run's score, and per variant IQM, mean and median with intervals, and
 the probability of improvement.
 """
 
@@ -69,7 +69,7 @@ def all_atari(games: list[str]) -> bool:
 
 
 def scores_of(found: dict[str, Any], variant: str) -> dict[str, list[float]]:
-    """{game: scores of the finished runs}, in HNS or as they are; only games that have some."""
+    """{game: scores of the finished runs}, in HNS or raw; only games that have some."""
     unit = "hns" if found["unit"] == "hns" else "score"
     table = {
         game: [
@@ -109,7 +109,7 @@ def _plain(value: Interval) -> dict[str, float]:
 
 
 def write(found: dict[str, Any], path: Path) -> None:
-    """Whole or not at all."""
+    """Write the file completely or not at all."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(found, indent=1) + "\n")
     temporary.replace(path)

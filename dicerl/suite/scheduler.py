@@ -1,5 +1,5 @@
-"""Runs of a suite as subprocesses: so many at a time, each with its share of the cores. Only what
-is on disk decides what is left.
+"""Runs of a suite as subprocesses: ``jobs`` at a time, each with its share of the cores. What is on
+disk alone decides what is left to do.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
 
 POLL = 0.2  # seconds
-ATTEMPTS = 2  # a run that a signal killed (out of memory, by hand) is resumed once in the same call
+ATTEMPTS = 2  # a run killed by a signal (out of memory, by hand) is resumed once in the same call
 
 
 @dataclass
 class Job:
-    """A run under way."""
+    """A run in progress."""
 
     run: SuiteRun
     process: subprocess.Popen[bytes]
@@ -34,7 +34,7 @@ class Job:
 
 
 class Scheduler:
-    """``changed`` is called when a run changes its state, ``tick`` several times a second."""
+    """``changed`` is called when a run's state changes, ``tick`` several times a second."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Scheduler:
         self.stops = 0  # signals received
 
     def run(self) -> bool:
-        """Until every run is finished or has failed: True. False where a signal ended it before."""
+        """Run until every run has finished or failed: True. False if a signal ended it earlier."""
         with self._signals():
             told = 0
             try:
@@ -87,7 +87,7 @@ class Scheduler:
             if in_use(run.directory):
                 self._set(run, "waiting")
                 continue
-            state.look(run)  # a run that was waited for may be finished now
+            state.look(run)  # a run it waited for may have finished
             if run.state == "finished":
                 self._changed(run)
                 continue
@@ -114,7 +114,7 @@ class Scheduler:
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with run.log.open("ab") as log:
-            # A session of its own: Ctrl-C reaches the suite alone, which passes it on once.
+            # A session of its own: Ctrl-C reaches only the suite, which passes it on once.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "dicerl", *command],
                 stdin=subprocess.DEVNULL,
@@ -147,7 +147,7 @@ class Scheduler:
             self._changed(run)
 
     def _stop(self, times: int) -> None:
-        """The first time with a checkpoint, the second at once, then without asking."""
+        """Stop all runs: the first time with a checkpoint, the second at once, then by SIGKILL."""
         for job in self._running:
             with contextlib.suppress(ProcessLookupError):
                 job.process.send_signal(signal.SIGTERM if times < 3 else signal.SIGKILL)
@@ -166,15 +166,15 @@ class Scheduler:
 
 
 def default_jobs(plan: Plan) -> int:
-    """One run a core; a run that was asked to take several processes gets all the cores."""
+    """One run per core; a run with the process runtime gets all the cores."""
     if any(run.config.runtime.kind == "process" for run in plan.runs):
         return 1
     return machine.cores()
 
 
 def share_of_cores(slot: int, jobs: int) -> set[int]:
-    """The cores of one of ``jobs`` slots; what a run plans (threads, actors, runtime) follows from
-    how many it may use.
+    """The cores of one of ``jobs`` slots; a run plans its threads, actors and runtime by how many
+    it may use.
     """
     if not hasattr(os, "sched_getaffinity"):
         return set()
@@ -183,8 +183,8 @@ def share_of_cores(slot: int, jobs: int) -> set[int]:
 
 
 def _in_child(cores: set[int]) -> Callable[[], None]:
-    """What a child does before it becomes `dicerl`: it ends with a checkpoint when the suite ends,
-    however that ends.
+    """What a child does before it becomes `dicerl`: it will stop with a checkpoint when the suite
+    ends, for whatever reason.
     """
     parent = os.getpid()
 

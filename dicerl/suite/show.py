@@ -1,4 +1,4 @@
-"""What a person sees of a suite: a table that fills while it runs, and the results at its end."""
+"""A suite's output: a live table while it runs, and the results at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dicerl.suite.plan import Plan, SuiteRun
 
 
 class Progress:
-    """Drawn at most every half second on a terminal; elsewhere a line for each change, and one a
+    """Drawn at most every half second on a terminal; elsewhere a line per change, and one a
     minute.
     """
 
@@ -94,8 +94,8 @@ def share(run: SuiteRun) -> str:
 
 
 def score_table(plan: Plan, caption: str = "") -> Table:
-    """Games down, variants across: mean ± standard error of the finished seeds, how many they are,
-    and what goes on.
+    """Games down, variants across: mean ± standard error of the finished seeds, their number, and
+    progress.
     """
     table = Table(
         title=f"{plan.directory}: evaluation return",
@@ -168,7 +168,7 @@ def short(value: float) -> str:
 
 
 def notes(found: dict[str, Any]) -> list[str]:
-    """What to know before one quotes these numbers."""
+    """What to know before quoting these numbers."""
     lines = []
     if found["unit"] == "hns":
         lines.append(

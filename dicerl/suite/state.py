@@ -1,4 +1,4 @@
-"""How far a run of a suite is, from what is on disk: so a suite that was killed knows what is left
+"""How far a suite's runs have come, read from disk: so a suite that was killed knows what is left
 to do.
 """
 
@@ -24,7 +24,7 @@ WRITTEN = (
     "checkpoints",
     "run.lock",
 )
-TAIL = 1 << 14  # bytes at the end of metrics.jsonl that surely hold a whole line
+TAIL = 1 << 14  # bytes at the end of metrics.jsonl, enough to hold a whole line
 
 
 def look(run: SuiteRun) -> None:
@@ -39,7 +39,7 @@ def look(run: SuiteRun) -> None:
 
 
 def saved_frames(run: SuiteRun) -> int:
-    """Frames of the newest whole checkpoint; 0 where there is none."""
+    """Frames of the newest whole checkpoint; 0 if there is none."""
     if not (run.directory / "config.json").is_file():
         return 0
     try:
@@ -54,7 +54,7 @@ def has_checkpoint(run: SuiteRun) -> bool:
 
 
 def check(run: SuiteRun) -> None:
-    """A run that is on disk must be the one the suite asks for; how it uses the machine does not
+    """Refuse a run on disk with other settings than the suite's; how it uses the machine does not
     matter.
     """
     if not has_checkpoint(run):
@@ -72,8 +72,8 @@ def check(run: SuiteRun) -> None:
 
 
 def make_room(run: SuiteRun) -> None:
-    """Clear away a run that died before its first checkpoint: `train` wants an empty place, and
-    there is nothing to keep.
+    """Clear away a run that died before its first checkpoint: `train` needs an empty directory,
+    and there is nothing to keep.
     """
     if not run.directory.exists() or has_checkpoint(run):
         return
@@ -87,7 +87,7 @@ def make_room(run: SuiteRun) -> None:
 
 
 def now(run: SuiteRun) -> dict[str, Any]:
-    """The newest line of a run that trains: frames, recent_return, ..."""
+    """The newest metrics line of a running run: frames, recent_return, ..."""
     try:
         with (run.directory / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))

@@ -1,5 +1,5 @@
-"""A suite from its plan to its results: check what is on disk, run what is left, tell what came of
-it.
+"""A suite from its plan to its results: check what is on disk, run what is left, return the
+results.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dicerl.suite.scheduler import Scheduler, default_jobs
 
 
 def run_suite(plan: Plan, quiet: bool = True) -> tuple[dict[str, Any], bool]:
-    """Run what is not finished yet: (results with statistics, whether no signal ended it before).
+    """Run what is not finished yet: (results with statistics, False if a signal ended it early).
 
-    ``suite.json`` in the plan's directory holds the results too, and is kept up to date meanwhile.
+    ``suite.json`` in the plan's directory holds the results too, and is kept up to date.
     """
     for game in plan.games:
         # an unknown game ends here, not after an hour
