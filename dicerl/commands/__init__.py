@@ -1,1 +1,1 @@
-"""The subcommands of ``dicerl``, a file each: its options, and what it prints."""
+"""The subcommands of ``dicerl``, one file each: options, and what it prints."""

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(result: dict[str, Any]) -> list[str]:
-    """For a person."""
+    """Human-readable output."""
     # imported here: the command line starts without numpy
     from dicerl.records.vocabulary import STAGES_OF, stage_field
 

@@ -1,4 +1,4 @@
-"""``dicerl evaluate RUN``: episodes of a trained agent, their returns, and a video of one."""
+"""``dicerl evaluate RUN``: plays episodes of a trained agent, prints their returns, films one."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe(evaluation: Evaluation) -> list[str]:
-    """For a person."""
+    """Human-readable output."""
     r = evaluation.result
     rows = [
         ("mean return", f"{r['mean_return']:,.2f} ± {r['stderr']:,.2f} (standard error)"),

@@ -1,4 +1,4 @@
-"""``dicerl resume RUN``: go on with a run."""
+"""``dicerl resume RUN``: continue a run."""
 
 from __future__ import annotations
 

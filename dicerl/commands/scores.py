@@ -1,4 +1,4 @@
-"""``dicerl scores``: the paper's tables, with own runs as extra columns."""
+"""``dicerl scores``: the paper's tables, with your own runs as extra columns."""
 
 from __future__ import annotations
 

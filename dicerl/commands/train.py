@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """``--json`` and ``--quiet``, of every command that trains."""
+    """``--json`` and ``--quiet``, for every command that trains."""
     parser.add_argument(
         "--json", action="store_true", help="print a summary of the run as JSON at its end"
     )
@@ -42,7 +42,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dicerl.envs import preset_for
 
-    config = config_of(args, preset_for)  # a mistake is told before torch is imported
+    config = config_of(args, preset_for)  # mistakes are reported before torch is imported
     from dicerl.api import train
 
     print_summary(train(config, quiet=args.quiet), args)
@@ -50,6 +50,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_summary(run: Run, args: argparse.Namespace) -> None:
-    """What the training that just ended says of itself, where ``--json`` asks for it."""
+    """The summary of the training that just ended, if ``--json`` asks for it."""
     if args.json:
         print(json.dumps({"run": str(run.directory), **run.summary}))

@@ -1,1 +1,1 @@
-"""What a run looks like: figures of its metrics, as one HTML file or as a live page."""
+"""Figures of a run's metrics, as one HTML file or as a live page."""

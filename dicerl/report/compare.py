@@ -1,5 +1,5 @@
-"""What is compared: runs that differ in nothing but their seed are one group, and a variant has one
-colour everywhere.
+"""What is compared: runs that differ only in their seed form a group, and a variant has one colour
+everywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS_ASIDE = (
 
 @dataclass
 class Group:
-    """Runs that differ in nothing but their seed: one line, the seeds' range as its shade."""
+    """Runs that differ only in their seed: one line, shaded over the seeds' range."""
 
     label: str
     colour: str
@@ -44,7 +44,7 @@ class Group:
 
 def colour_index(variant: str) -> int:
     """The same for the same variant in every figure of every report."""
-    # a variant of its own comes before the ablations of one
+    # main variants come before ablations
     known = sorted(VARIANTS, key=lambda name: "/" in name)
     return (
         known.index(variant)
@@ -58,12 +58,12 @@ def colour(variant: str) -> str:
 
 
 def settings_of(run: RunData) -> dict[str, Any]:
-    """The run's config by dotted name, in the words of the present version."""
+    """The run's config by dotted name, as this version names the fields."""
     return renamed(flatten(run.config))
 
 
 def differences(runs: Sequence[RunData]) -> list[str]:
-    """Settings that are not the same in all of these runs, seeds and book-keeping aside."""
+    """Settings that differ between these runs, apart from seeds and book-keeping."""
     configs = [settings_of(run) for run in runs]
     names = {n for c in configs for n in c if not n.startswith(SETTINGS_ASIDE)}
     return sorted(n for n in names if len({json.dumps(c.get(n)) for c in configs}) > 1)
@@ -96,5 +96,5 @@ def groups(runs: Sequence[RunData]) -> list[Group]:
 
 
 def text(words: object) -> str:
-    """Plotly reads a few HTML tags; names are not meant as such."""
+    """Escape a name: Plotly interprets a few HTML tags."""
     return html.escape(str(words), quote=False)

@@ -1,8 +1,8 @@
 """The dashboard: the report's figures, live in the browser while runs train.
 
-A small server of the standard library: the page asks ``api/state`` every few seconds, the answer
-holds the list of runs and, where something is new, the picked runs' figures. On another address
-than loopback every request needs the token.
+A small server from the standard library. The page requests ``api/state`` every few seconds; the
+answer holds the list of runs and, if something is new, the picked runs' figures. On any address but
+loopback every request needs the token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADERS = {
 
 
 class Board:
-    """The runs below a directory, read once and then only what is new. One request at a time."""
+    """The runs below a directory; after the first read only what is new. One request at a time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,8 +60,8 @@ class Board:
         return self._runs
 
     def state(self, wanted: list[str] | None, have: str) -> dict[str, Any]:
-        """The list of runs, and the figures of the wanted ones (None: a good choice) unless the
-        page has them already.
+        """The list of runs, and the figures of the wanted ones (None: a good default) unless the
+        page already has them.
         """
         from dicerl.report.compare import colour
         from dicerl.report.sections import payload
@@ -103,9 +103,7 @@ class Board:
 
 
 def _good_choice(listed: list[dict[str, Any]]) -> list[str]:
-    """What runs now; else the newest run and its other seeds and variants of the same
-    environment.
-    """
+    """Runs that are training; else the newest run and the others of its environment."""
     running = [run["id"] for run in listed if run["state"] == "running"]
     return (running or [run["id"] for run in listed if run["env"] == listed[0]["env"]])[:8]
 
@@ -120,7 +118,7 @@ class Server(ThreadingHTTPServer):
         self.cookie = f"dicerl_{self.server_address[1]}"
 
     def warm_up(self) -> None:
-        """What the first visitor would wait for: imports, and plotly.js packed."""
+        """What the first visitor would wait for: imports, and compressing plotly.js."""
         import dicerl.report.sections  # noqa: F401
         from dicerl.report.page import TYPES
 
@@ -136,7 +134,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{name}:{self.server_address[1]}/{query}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a browser that went away is no error
+        if not isinstance(sys.exception(), ConnectionError):  # a browser that left is no error
             super().handle_error(request, client_address)
 
 
@@ -148,8 +146,8 @@ def is_loopback(host: str) -> bool:
 
 
 def make_server(root: Path, host: str = "127.0.0.1", port: int = PORT) -> Server:
-    """A server of the runs below ``root``, bound but not serving yet; port 0 takes a free one, and
-    any host but loopback gets a token.
+    """A server for the runs below ``root``, bound but not serving yet; port 0 picks a free one, and
+    any host but loopback needs a token.
     """
     try:
         return Server(
@@ -222,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
         cookies = http.cookies.SimpleCookie(self.headers.get("Cookie", ""))
         kept = cookies[server.cookie].value if server.cookie in cookies else ""
         if hmac.compare_digest(given.encode(), server.token.encode()):
-            self.send_response(303)  # the token goes from the address into a cookie
+            self.send_response(303)  # the token moves from the address into a cookie
             self.send_header("Location", "./")
             self.send_header(
                 "Set-Cookie", f"{server.cookie}={server.token}; HttpOnly; SameSite=Strict; Path=/"
@@ -244,7 +242,7 @@ class Handler(BaseHTTPRequestHandler):
         start, end, code = 0, len(data) - 1, 200
         unit, _, span = self.headers.get("Range", "").partition("=")
         first, _, last = span.partition("-")
-        # players seek, and Safari insists
+        # range requests: players seek, and Safari insists
         if unit == "bytes" and first.isdigit() and int(first) <= end:
             start, end, code = int(first), min(int(last), end) if last.isdigit() else end, 206
         more = {
@@ -272,4 +270,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: the terminal belongs to the address."""
+        """Quiet: the terminal shows only the address."""

@@ -1,4 +1,4 @@
-"""Runs as the figures see them: how they stand, and their metrics, thinned to a fixed size."""
+"""Runs as the figures see them: their state, and their metrics, thinned to a fixed size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dicerl.records.vocabulary import (
 )
 from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
 
-MAP_LIMIT = 100  # columns of a temperature map: as many at least, twice as many at most
+MAP_LIMIT = 100  # columns of a temperature map: at least, once it had them; at most twice as many
 
 # The fields that figures draw, by kind of line.
 EPISODE = declared("episode", "frames", "return", "length", *map(DRAWN.name, NUMBER_NAMES))
@@ -59,8 +59,8 @@ TRAIN = declared(
 
 
 class RunData:
-    """A run directory, read while it may be written. ``overview`` looks at the end only,
-    ``refresh`` reads what is new.
+    """A run directory, which may be written meanwhile. ``overview`` reads only the files' ends,
+    ``refresh`` what is new.
     """
 
     def __init__(self, directory: Path, name: str | None = None) -> None:
@@ -111,7 +111,7 @@ class RunData:
     def variant(self) -> str:
         return str(self.setting("variant", "unknown variant"))
 
-    # --- how it stands
+    # --- its state
 
     def overview(self) -> dict[str, Any]:
         """State, progress and score, from the files' ends."""
@@ -168,13 +168,13 @@ class RunData:
             return "failed"
         if frames >= total:
             return "finished"
-        # A stop ends with a checkpoint, and nothing is written after it.
+        # A stop ends with a checkpoint; nothing is written after it.
         if self.checkpoint().get("metrics_offset") == stamp(self._metrics)[1]:
             return "stopped"
         return "dead"
 
     def checkpoint(self) -> dict[str, Any]:
-        """state.json of the newest checkpoint (its tensors are not looked at), or {}."""
+        """state.json of the newest checkpoint (its tensors are not read), or {}."""
         try:
             found = checkpoint.checkpoints_of(self.directory)
         except OSError:
@@ -192,12 +192,12 @@ class RunData:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """What an episode of this run draws: inv_temperature, or what its family has."""
+        """What an episode of this run draws: inv_temperature, or its family's numbers."""
         name = self.setting("behaviour.family", "boltzmann")
         return family.NUMBERS.get(name, ()) if isinstance(name, str) else ()
 
     def votes(self) -> dict[str, BanditVote]:
-        """The bandits of the newest checkpoint that have seen an episode, by what they search."""
+        """The newest checkpoint's bandits that have seen an episode, by the number they search."""
         votes = {}
         try:
             for name, saved in zip(
@@ -220,14 +220,14 @@ class RunData:
             return None
 
     def version(self) -> tuple[Any, ...]:
-        """Changes whenever something of the run does."""
+        """Changes whenever the run does."""
         parts = ("config.json", "metrics.jsonl", "evaluations.jsonl", "checkpoints", "videos")
         return self.name, *(stamp(self.directory / part) for part in parts)
 
     # --- its metrics
 
     def refresh(self, everything: bool = True) -> None:
-        """Read what is new; not everything: at most about BUDGET bytes of it."""
+        """Read what is new; unless ``everything``, parse at most about BUDGET bytes of it."""
         self._read_config()
         if self._lines.rewritten():
             self._reset()
@@ -236,7 +236,7 @@ class RunData:
 
     @property
     def damaged(self) -> int:
-        """Lines that were passed over."""
+        """Lines that were skipped."""
         return self._lines.damaged
 
     def _add(self, lines: list[dict[str, Any]]) -> None:
@@ -296,7 +296,7 @@ class RunData:
         return {name: rows[:, i] for i, name in enumerate(EVALUATION)}
 
     def tile_map(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Of the vote over one number: frames [N], values [N, K], visits so far [N, K]."""
+        """The vote over one number: frames [N], values [N, K], visits so far [N, K]."""
         if name not in self._maps:
             return None
         tiles, table = self._maps[name]

@@ -1,9 +1,9 @@
 """Plotly figures of runs, as plain values: {"data": [...], "layout": {...}}. The report and the
 dashboard draw the same ones.
 
-``plotly.graph_objects.Figure(figure)`` takes any of them in a notebook. Colours of text, grid and
-background are the page's: it knows whether it is light or dark. ``maps.py`` has those of the
-temperatures.
+``plotly.graph_objects.Figure(figure)`` takes any of them in a notebook. The page sets the colours
+of text, grid and background: it knows whether it is light or dark. ``maps.py`` has the temperature
+figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dicerl.report.compare import PALETTE, Group, groups
 from dicerl.report.data import RunData
 
 Figure = dict[str, Any]
-POINTS = 120  # of a curve
+POINTS = 120  # per curve
 RETURN_POINTS = 60  # episodes are noisy: longer means
 
 
@@ -96,9 +96,7 @@ def smooth(curve: Curve, last: float, points: int) -> Curve:
 
 
 def over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """frames, mean, lowest and highest of several runs' curves; each run counts where it has
-    been.
-    """
+    """frames, mean, lowest, highest of several runs' curves; each run counts as far as it got."""
     grid = max((x for x, _ in curves), key=lambda x: (x[-1], len(x)))
     rows = []
     for x, y in curves:
@@ -120,7 +118,7 @@ def band(
     points: int = POINTS,
     **line: Any,
 ) -> list[dict[str, Any]]:
-    """The mean over seeds, and what lies between the lowest and the highest seed as its shade."""
+    """The mean over seeds, shaded from the lowest to the highest seed."""
     curves = [smooth(c, last, points) for c in curves if len(c[0])]
     if not curves:
         return []
@@ -176,7 +174,7 @@ def curves(
     log: bool = False,
     percent: bool = False,
 ) -> Figure | None:
-    """One quantity over frames, a line for each group."""
+    """One quantity over frames, a line per group."""
     last = last_frame([run for g in all_groups for run in g.runs])
     data = [
         t for g in all_groups for t in band(g, [read(run) for run in g.runs], last, points=points)
@@ -195,7 +193,7 @@ def curves(
 def train_curves(
     all_groups: list[Group], name: str, title: str = "{unit}", **how: Any
 ) -> Figure | None:
-    """One field of the train lines over frames; its unit is the axis, or stands in ``title``."""
+    """One field of the train lines over frames; its unit is on the axis, or in ``title``."""
     axis_title = title.format(unit=LINES["train"][name].unit)
     return curves(all_groups, lambda run: run.train(name), axis_title, **how)
 
@@ -238,7 +236,7 @@ def evaluation(all_groups: list[Group]) -> Figure | None:
             continue
         best[-1] |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7}}
         errors = np.concatenate([e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated])
-        # one seed: the error of its own mean
+        # one seed: the standard error of its own mean
         if len(best) == 1 and len(errors) == len(best[0]["x"]):
             best[0]["error_y"] = {
                 "type": "data",
@@ -320,7 +318,7 @@ def stages(all_groups: list[Group]) -> Figure | None:
     """Where the time of actors and learner goes, in the second half of the runs, and how fast each
     stage is while it works.
     """
-    # bar, stage, fraction of the time, frames/s while at it
+    # bar, stage, fraction of the time, frames/s while it works
     rows: list[tuple[str, str, float, float]] = []
     for g in all_groups:
         speed = _late_mean(g, "frames_per_s")

@@ -1,4 +1,4 @@
-"""Reading .jsonl files while they are written: only what is new, damaged lines passed over, long
+"""Reads .jsonl files while they are written: only what is new, damaged lines skipped, long
 histories in constant memory.
 """
 
@@ -12,25 +12,24 @@ from typing import Any
 
 import numpy as np
 
-LIMIT = 1000  # rows a table keeps at least, once it had them; twice as many at most
+LIMIT = 1000  # rows a table keeps at least, once it had them; at most twice as many
 BLOCK = 1 << 23  # bytes read at a time
-# bytes parsed of a long history, so that any run opens in a moment: every second, third, ... line
-# of it
+# bytes parsed of a long history, so that any run opens quickly: every second, third, ... line
 BUDGET = 1 << 23
-# lines there are so many of that some may be left out
+# kinds of lines so frequent that some may be left out
 COMMON = ('{"kind": "episode"', '{"kind": "train"')
-TAIL = 1 << 16  # bytes that tell how a run stands
+TAIL = 1 << 16  # bytes that show a run's state
 
 
 class JsonLines:
-    """What was appended to a .jsonl file since the last look."""
+    """What was appended to a .jsonl file since the last read."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.damaged = path, 0
         self._offset, self._mark = 0, b""  # bytes read so far, and the last of them
 
     def rewritten(self) -> bool:
-        """Whether what was read is no longer there: a resumed run cuts its file back and goes on
+        """Whether what was read is no longer there: a resumed run cuts its file back and continues
         from there.
         """
         try:
@@ -41,7 +40,7 @@ class JsonLines:
             return self._offset > 0
 
     def blocks(self, everything: bool = True) -> Iterator[list[dict[str, Any]]]:
-        """The new complete lines, or enough of them where they are very many; a half-written last
+        """The new complete lines, or a sample of them if there are very many; a half-written last
         one waits for its end.
         """
         try:
@@ -64,9 +63,7 @@ class JsonLines:
 
 
 def parse_lines(whole: bytes, every: int = 1) -> tuple[list[dict[str, Any]], int]:
-    """(objects, number of lines that are none); of episodes and of train lines only every
-    ``every``-th.
-    """
+    """(objects, number of damaged lines); episodes and train lines only every ``every``-th."""
     raw = [line for line in whole.decode(errors="replace").split("\n") if line]
     if every > 1:
         common = [[line for line in raw if line.startswith(kind)][::every] for kind in COMMON]
@@ -74,7 +71,7 @@ def parse_lines(whole: bytes, every: int = 1) -> tuple[list[dict[str, Any]], int
     found: list[Any] = []
     for start in range(0, len(raw), 500):
         some = raw[start : start + 500]
-        # One call instead of hundreds; one by one where a line is damaged.
+        # One call instead of hundreds; one by one if a line is damaged.
         together = (
             _loads(f"[{','.join(some)}]")
             if all(line[0] == "{" and line[-1] == "}" for line in some)
@@ -95,12 +92,12 @@ def _loads(text: str) -> Any:
 
 
 def number(value: Any) -> float:
-    """NaN for whatever is no finite number."""
+    """NaN for anything but a finite number."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else np.nan
 
 
 def table(lines: list[dict[str, Any]], columns: tuple[str, ...]) -> np.ndarray:
-    """One row a line; lines that do not say at which frame they stand are left out.    [N, C]"""
+    """One row per line; lines without a frame count are left out.    [N, C]"""
     rows = np.empty((len(lines), len(columns)))
     for i, name in enumerate(columns):
         values = [line.get(name) for line in lines]
@@ -154,7 +151,7 @@ class Thinned:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """(time of the last change, size); (0, 0) where there is no such file."""
+    """(time of the last change, size); (0, 0) if there is no such file."""
     try:
         status = path.stat()
     except OSError:

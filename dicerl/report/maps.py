@@ -1,5 +1,5 @@
-"""Figures of the temperatures: which the bandits value, visit and vote for. One map for each number
-an episode draws.
+"""Temperature figures: what the bandits value, visit and vote for. One map for each number an
+episode draws.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dicerl.report.compare import DASHES, PALETTE
 from dicerl.report.data import RunData
 from dicerl.report.figures import Figure, axis, figure, frames_axis, plain, see_through
 
-SCALE = "Cividis"  # the same order of light and dark for every eye
-RECENT = 50  # episodes behind a column of the visits
+SCALE = "Cividis"  # the same order of brightness for any colour vision
+RECENT = 50  # episodes counted in a column of the visits map
 SYMBOL = {number.name: number.unit for number in NUMBERS}
 TICKS = {"epsilon": (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01), "weight_low": (0, 0.25, 0.5, 0.75, 1)}
 

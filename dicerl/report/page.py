@@ -36,7 +36,7 @@ def page(kind: str, title: str, subtitle: str, style: str, script: str) -> str:
 
 
 def linked(title: str, subtitle: str) -> str:
-    """The dashboard's page; it asks for the runs while plotly.js still loads."""
+    """The dashboard's page; it requests the runs while plotly.js is still loading."""
     return page(
         "dashboard",
         title,

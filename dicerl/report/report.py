@@ -14,8 +14,8 @@ EMBEDDED = 4 << 20  # bytes; a larger video is linked
 
 
 def write_report(directories: Sequence[Path], output: Path, say: Any = lambda line: None) -> None:
-    """Write the figures of the runs in ``directories`` to the file ``output``; ``say`` hears of
-    damaged lines.
+    """Write the figures of the runs in ``directories`` to the file ``output``; damaged lines
+    are reported through ``say``.
     """
     from dicerl.report.data import RunData
     from dicerl.report.page import inlined
@@ -49,7 +49,7 @@ def write_report(directories: Sequence[Path], output: Path, say: Any = lambda li
 
 
 def unique_names(directories: Sequence[Path]) -> list[str]:
-    """Folder names, with as many parents as it takes to tell them apart."""
+    """Folder names, with as many parents as needed to tell them apart."""
     names = [d.resolve().name for d in directories]
     for parents in range(2, 10):
         if len(set(names)) == len(names):

@@ -19,7 +19,7 @@ MAPS = 4  # runs whose temperature maps are shown
 
 
 class Section:
-    """Cards with figures; what has no data is named instead."""
+    """Cards with figures; those without data are only named."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -89,7 +89,7 @@ def _returns(runs: Sequence[RunData]) -> Section:
 
 
 def _atari_game(env: str) -> str | None:
-    """The game's name in the paper's table; None for an environment that is none of its games."""
+    """The game's name in the paper's table; None for any other environment."""
     return find_game(env, reference_scores())
 
 
@@ -261,7 +261,7 @@ def _speed(together: list[Group]) -> Section:
 
 
 def describe(run: RunData) -> dict[str, Any]:
-    """What a page says of a run beside its figures."""
+    """What a page shows of a run beside its figures."""
     told = [
         f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}"
         for e in run.events
