@@ -73,7 +73,7 @@ def sweep(name: str, seconds: float) -> list[dict[str, Any]]:
 
 
 def slope(points: list[dict[str, Any]]) -> float:
-    """Bytes for each environment more, its share of the collector's slots aside."""
+    """Bytes for each further environment, not counting its collector slot."""
     first, last = points[0], points[-1]
     slots = last["slots"] * last["slot_bytes"] - first["slots"] * first["slot_bytes"]
     return float(

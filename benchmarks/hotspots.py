@@ -25,18 +25,18 @@ from pathlib import Path
 from learn import RESULTS, commit, hardware
 
 DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process"]
-# Functions under which everything is the work itself.
+# Everything below these functions is the work itself.
 WORK = {
     "environment": ("step (dicerl/envs/",),
     "inference": ("step (dicerl/agent/actor_critic.py", "sample (dicerl/agent/actor_critic.py"),
-    # the latter in threads of its own
+    # the latter in its own threads
     "training": ("update (dicerl/parts/learner.py", "work (dicerl/parts/learner.py"),
 }
 FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 
 
 def record(arguments: list[str], seconds: float) -> str:
-    """Stacks with their counts, as py-spy's raw format has them, of a run that is warm."""
+    """Stacks with their counts, in py-spy's raw format, of a warmed-up run."""
     bin_folder = Path(sys.executable).parent
     with tempfile.TemporaryDirectory() as folder:
         run = subprocess.Popen(

@@ -70,16 +70,16 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     ],
     "minatar": minatar(("dice", "baseline")),
     "minatar_ablation": minatar(("random", "entropy")),
-    # Beside dice of "minatar".
+    # To compare with dice of "minatar".
     "minatar_families": minatar(
         ("casa", "mixture", "epsilon", "conditioned"), ("Breakout", "Asterix")
     ),
-    # Two learners, so gradients one update late, beside serial, where none is.
+    # Two learners, so gradients one update late; in serial none is.
     "minatar_process": minatar(
         ("dice",), ("Breakout", "Asterix"), "--runtime", "process", "--runtime.num-learners", "2"
     ),
-    # Serial: anybody gets the same numbers, and two runs fit on two cores. The default runtime
-    # (process) beside it, once.
+    # Serial: everyone gets the same numbers, and two runs fit on two cores. The default runtime
+    # (process) once, for comparison.
     "freeway": [
         [
             "freeway",

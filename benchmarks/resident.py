@@ -20,13 +20,13 @@ from learn import RESULTS, commit, hardware
 
 from dicerl.bench.memory import resident_bytes
 
-# The evaluator is a process of its own and comes with the first evaluation: here soon enough to
-# count at minute 5 on a slow machine, too.
+# The evaluator is its own process and starts with the first evaluation: early enough here to count
+# at minute 5 even on a slow machine.
 DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process", "--evaluation.every", "250000"]
 
 
 def watch(arguments: list[str], minutes: float) -> list[tuple[float, int]]:
-    """(minutes, bytes) of a run that has far more frames to go, until it is stopped."""
+    """(minutes, bytes) of a run with far more frames than time, until it is stopped."""
     points: list[tuple[float, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         command = [

@@ -37,8 +37,8 @@ TITLES = {
 
 
 def plain_loop(seconds: float) -> float:
-    """CartPole steps/s of the loop one writes first: one environment, one observation through the
-    network, one step. It does not even train.
+    """CartPole steps/s of the simplest loop: one environment, one observation through the network,
+    one step. It does not even train.
     """
     import gymnasium
     import numpy as np
@@ -135,7 +135,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
     }
     for row, name in enumerate(shown):
         r, left = results[name], 0.0
-        # seconds of a core for a step, of which each stage takes a part
+        # core seconds per step, of which each stage takes a part
         cost = r["cores"] / r["limit_steps_per_s"]
         parts_of_cost = {
             "environment": 1 / r["env_steps_per_s"],

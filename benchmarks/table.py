@@ -20,7 +20,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def load() -> dict[str, list[dict[str, Any]]]:
-    """The learning results: lists of runs. Throughput has tables of its own."""
+    """The learning results: lists of runs. Throughput has its own tables."""
     found = {p.stem: json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json"))}
     return {
         name: [r for r in runs if "failed" not in r]

@@ -1,10 +1,9 @@
-"""DiCE learns Catch: the paper's five boxes, wired by hand in plain sight.
+"""DiCE learns Catch: the paper's five boxes, wired by hand.
 
     python examples/catch.py
 
-A ball falls down a board, a paddle catches it (+1) or not (-1). One process, about ten seconds. The
-runtimes of the package (dicerl/runtime) wire the same parts, and add checkpoints, metrics and
-processes.
+A ball falls down a board; a paddle catches it (+1) or not (-1). One process, about ten seconds. The
+package's runtimes (dicerl/runtime) wire the same parts, and add checkpoints, metrics and processes.
 """
 
 import sys
@@ -26,14 +25,14 @@ from dicerl.parts.sequence import Store, schema, window_length
 
 
 def main(agent_steps: int = 30_000, seed: int = 0) -> float:
-    """Train; the mean return of the last 200 episodes, which act at temperatures of the vote."""
+    """Train; return the mean return of the last 200 episodes, at temperatures from the vote."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     config = preset("classic", env__reward_scale=1.0, seed=seed)
     batch, reuse, num_envs = config.sequence.batch, config.sequence.reuse, config.runtime.num_envs
     env = make_vector_env(config, num_envs, Catch)
 
-    # The Bandits Vote Algorithm draws x = log(1 + 1/tau) for an episode and is taught its return.
+    # The Bandits Vote Algorithm draws x = log(1 + 1/tau) for an episode and learns from its return.
     vote = BanditVote(seed=seed)
     returns = []
 
@@ -82,7 +81,7 @@ def main(agent_steps: int = 30_000, seed: int = 0) -> float:
             slots = collector.next_batch()
             learner.update(store.read(slots))
             collector.taken(slots)
-        actor.advance()  # from here on the next window
+        actor.advance()  # starts the next window
         if learner.updates % 50 == 0:
             low, high = (inv_temperature_from_x(x) for x in vote.best_region())
             print(

@@ -17,7 +17,7 @@ from dicerl.runtime.setup import build_network, plan
 
 
 class Clock(Stopwatch):
-    """Tells the peers' stopwatch too: one way to count for all."""
+    """Also drives the peers' stopwatch, so all are counted alike."""
 
     def __init__(self, seconds: float, repeat: int, held: int) -> None:
         super().__init__(seconds, repeat, held)

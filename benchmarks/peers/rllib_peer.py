@@ -77,10 +77,10 @@ def module() -> Any:
 
 def main() -> None:
     args = arguments(__doc__ or "", runners=2, learners=1, threads=1, wait_ms=0)
-    # of every process of Ray; its own default is 1 for an actor with one CPU
+    # for every Ray process; its own default is 1 for an actor with one CPU
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    # 15 by default: the driver, which polls, would come before those who work.
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray spells it so
+    # 15 by default: the polling driver would run before the workers.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray's spelling
     import ray
     from ray.rllib.algorithms.impala import IMPALAConfig
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -132,7 +132,7 @@ def main() -> None:
     while not watch.tell(batches * STEPS, batches * REUSE):
         result = algorithm.train()
         # The learner's own count of batches: what it has no room for is thrown away. NaN while it
-        # has nothing new to tell.
+        # has nothing new to report.
         told = result.get("learners", {}).get("default_policy", {}).get("weights_seq_no", math.nan)
         batches = batches if math.isnan(told) else int(told)
         sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", sampled))

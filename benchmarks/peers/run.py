@@ -82,8 +82,8 @@ WORK = {
 
 
 def python_of(peer: str, venvs: Path) -> str:
-    """The peer's own Python; its virtual environment is made where it is missing, with exactly the
-    pinned packages.
+    """The peer's own Python; its virtual environment is made if missing, with exactly the pinned
+    packages.
     """
     if peer == "dicerl":
         return sys.executable
@@ -122,8 +122,8 @@ def versions(python: str) -> dict[str, str]:
 
 
 def measure(name: str, python: str, seconds: float, settings: str) -> dict[str, Any]:
-    """One run in a process of its own; its last line is the result. Whatever it leaves behind is
-    ended.
+    """One run in a process of its own; its last line is the result. Processes it leaves behind
+    are ended.
     """
     _, script, arguments, _ = CONTENDERS[name]
     command = [
@@ -321,7 +321,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if not args.table:
-        # so that a run under way is ended too
+        # so that a run in progress is ended too
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         os.sched_setaffinity(
             0, sorted(os.sched_getaffinity(0))[: args.cores]

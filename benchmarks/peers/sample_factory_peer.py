@@ -48,7 +48,7 @@ def main() -> None:
 
     class Clock(AlgoObserver):
         def on_training_step(self, runner: object, training_iteration_since_resume: int) -> None:
-            # Steps the learner was given; frameskip is 1 for Sample Factory, since the game does it
+            # Steps the learner received; frameskip is 1 for Sample Factory, since the game does it
             # itself: these are agent steps.
             steps = runner.env_steps.get(0, 0)  # type: ignore[attr-defined]
             if watch.tell(steps, steps // STEPS * REUSE):

@@ -55,13 +55,13 @@ def torso() -> Any:
 
 
 def cpu_seconds() -> float:
-    """Of this process and everything below it, so far."""
+    """Processor time of this process and its descendants so far."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:  # ended meanwhile
+        except OSError:  # it has ended
             continue
         pid = int(entry.parent.name)
         parents[pid] = int(fields[1])
@@ -89,7 +89,7 @@ class Stopwatch:
 
     def tell(self, steps: int, updates: int) -> bool:
         """Call it with what was trained so far (each step once), as often as you like: only new
-        updates count. True when the time is over.
+        updates count. True when the time is up.
         """
         if updates == self._updates:
             return bool(self.result)
@@ -118,7 +118,7 @@ class Stopwatch:
 
 
 def arguments(description: str, **settings: int) -> argparse.Namespace:
-    """--seconds, and one option for each setting that is worth trying."""
+    """--seconds, and one option for each setting worth trying."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="to measure, after the first updates"
