@@ -1,4 +1,4 @@
-"""For the tests of bandits: made ones, their slow twins, and frequencies."""
+"""Helpers for the bandit tests: ready-made bandits, their slow twins, frequency checks."""
 
 import numpy as np
 from hypothesis import HealthCheck, settings

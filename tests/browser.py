@@ -21,14 +21,14 @@ CHROMIUM = (
 
 
 class Browser:
-    """One window. ``js`` runs a function body in the page and gives its value; ``errors`` is what
-    the console complained of.
+    """One window. ``js`` runs a function body in the page and returns its value; ``errors`` is what
+    the console reported.
     """
 
     def __init__(self, width: int = 1200, height: int = 900, dark: bool = False) -> None:
         assert DRIVER
         assert CHROMIUM
-        # Port 0: chromedriver takes a free one and says which.
+        # Port 0: chromedriver picks a free one and prints it.
         self._driver = subprocess.Popen(
             [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -104,7 +104,7 @@ class Browser:
         return self._call("POST", "/execute/sync", {"script": body, "args": list(arguments)})
 
     def until(self, body: str, *arguments: Any, seconds: float = 60) -> Any:
-        """Ask the page again and again until the answer is true."""
+        """Poll the page until the answer is true."""
         end = time.monotonic() + seconds
         while not (value := self.js(body, *arguments)):
             if time.monotonic() > end:

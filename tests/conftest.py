@@ -58,14 +58,14 @@ def call(capfd, tmp_path, monkeypatch):
 @pytest.fixture
 def single_threaded():
     """Small tensors, and tests that run beside others."""
-    import torch  # not for those who need none
+    import torch  # here: some tests need none
 
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What time.perf_counter() tells, in a list of one."""
+    """What time.perf_counter() returns, in a list of one."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     return now

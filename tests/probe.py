@@ -1,5 +1,5 @@
-"""For the plumbing tests: an environment whose stream can be told in advance, and a recorder of all
-the learner is given.
+"""For the plumbing tests: an environment whose stream is predictable, and a recorder of everything
+the learner receives.
 
 In the ``process`` runtime the environment lives in the actors and the recorder in the learner, so
 both are found by import in the children, and the recorder writes files: ``<update>.npz`` with the
@@ -127,7 +127,7 @@ class Small(Traced):
 
 @dataclass
 class MakeTraced:
-    """Makes ``Traced`` that leaves a file which says which process stepped one."""
+    """Makes ``Traced`` environments; a file records which process stepped one."""
 
     directory: Path | None = None
 
@@ -136,7 +136,7 @@ class MakeTraced:
 
 
 def flat_state(model: ActorCritic) -> torch.Tensor:
-    """A copy of all a network is."""
+    """A copy of a network's parameters and buffers."""
     return model.flat.vector.detach().clone()
 
 
@@ -430,13 +430,13 @@ ENDS = ((2, 0, True), (7, 0, True), (8, 1, False))
 
 
 def loss_of(learner: Learner, data: dict[str, torch.Tensor]) -> Objective:
-    """What the learner's next update of this batch is the gradient of."""
+    """The loss whose gradient the learner's next update of this batch applies."""
     scaling = draw_scaling(learner.config, learner.updates, learner.device)
     return objective(learner.model, data, scaling)
 
 
 def gradients(learner: Learner, batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Of the loss of a batch by every parameter's name, by plain autograd."""
+    """Gradients of a batch's loss by parameter name, by plain autograd."""
     data = tensors({n: a for n, a in batch.items() if n not in ("stream", "created")})
     learner.network.zero_grad(set_to_none=True)
     loss_of(learner, data).losses.total.backward()

@@ -1,5 +1,5 @@
-"""Run directories for the tests, real ones and made ones whose numbers are known; and how a mistake
-is told.
+"""Run directories for the tests, real ones and made-up ones with known numbers; and what an error
+must look like.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def one_line(result: tuple[int, str, str], *fragments: str) -> str:
 
 
 def flip(path: Path, where: float = 0.5) -> None:
-    """Turn one bit of a file over."""
+    """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
     data[int(len(data) * where)] ^= 0x10
     path.write_bytes(bytes(data))
@@ -108,7 +108,7 @@ def truncate(path: Path) -> None:
 
 
 def rewrite(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """Damage a file of JSON: what it holds is changed."""
+    """Damage a JSON file by changing its content."""
 
     def damage(path: Path) -> None:
         path.write_text(json.dumps(change(json.loads(path.read_text()))))

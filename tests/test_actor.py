@@ -92,7 +92,7 @@ def test_the_vote_is_taught_the_tile_that_was_drawn(kind):
 
 
 def test_a_trainable_tau_teaches_the_vote_the_value_that_acted():
-    """Nobody drew it: x is that of the network's own 1/tau, not of the config's."""
+    """It was not drawn: x is that of the network's own 1/tau, not of the config's."""
     config = preset("debug", **{"behaviour.source": "trainable", "behaviour.inv_temperature": 2.0})
     ended = []
     actor = probe.actor_of(config, probe.Small, 2, end_episodes=ended.extend)
@@ -115,7 +115,7 @@ def test_a_trainable_tau_teaches_the_vote_the_value_that_acted():
 
 @pytest.mark.parametrize("burn_in", [0, 4, 11])
 def test_windows_stay_as_they_were_sent_until_the_next_advance(burn_in):
-    """Whoever got them may copy them as long as the actor does not go on."""
+    """The receiver may copy them until the actor continues."""
     config = preset(
         "debug",
         **{"sequence.burn_in": burn_in, "sequence.length": 5, "network.last_action_reward": True},

@@ -1,6 +1,4 @@
-"""agent/actor_critic.py: one policy for whoever acts and whoever trains, burn-in, and the unit of
-A.
-"""
+"""agent/actor_critic.py: one policy for acting and training, burn-in, and A's scale."""
 
 import numpy as np
 import pytest

@@ -44,8 +44,8 @@ input()
 
 
 def test_memory_counts_a_process_and_its_children():
-    """Of a process without torch: the pages of a library count by the number of those who share it,
-    which others change.
+    """In a process without torch: a library's pages are divided by the number of processes that
+    share it, which other processes change.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", GROWING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -352,7 +352,7 @@ def test_the_limit_counts_every_training_of_a_step(replay, uses):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("runtime", ["serial", "process"])
 def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
-    """Also in the middle of the whole, where a run would take it for a wish to be saved."""
+    """Even in the middle of the whole, where a run would stop with a checkpoint."""
     command = [
         str(Path(sys.executable).with_name("dicerl")),
         "bench",

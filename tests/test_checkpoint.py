@@ -1,4 +1,4 @@
-"""records/checkpoint.py: which checkpoints are kept, and how damaged ones are passed over."""
+"""records/checkpoint.py: which checkpoints are kept, and how damaged ones are skipped."""
 
 import json
 import shutil

@@ -100,8 +100,8 @@ def test_restore_goes_on_where_pending_stopped():
 
 
 class Books:
-    """What the collector promises, kept beside it in the simplest way: which sequence lies in which
-    slot, and how often it was served.
+    """What the collector promises, tracked in the simplest way: which sequence is in which slot,
+    and how often it was served.
     """
 
     def __init__(self, capacity, batch, reuse):

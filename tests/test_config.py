@@ -312,7 +312,7 @@ def test_a_config_of_before_a_renaming_still_loads():
 
 
 def test_a_checkpoint_of_before_a_renaming_still_fits():
-    """Else resuming such a run would say that its config was changed."""
+    """Otherwise resuming such a run would report a changed config."""
     config = override(Config(), {"collector.capacity": 77})
     text = json.dumps(older_form(config), sort_keys=True)
     assert config.hash() == hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""parts/diagnostics.py: what an update says of itself."""
+"""parts/diagnostics.py: what an update reports."""
 
 import math
 import time

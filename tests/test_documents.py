@@ -1,5 +1,5 @@
-"""What the documents say of the code is so: the layout, the names of tests and functions, the run
-header, links.
+"""What the documents say about the code is true: the layout, the names of tests and functions, the
+run header, links.
 """
 
 import ast
@@ -25,7 +25,7 @@ ids = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
 def listed_modules():
-    """The files of the layout in docs/architecture.md, in order; a folder's door after its own."""
+    """The files of the layout in docs/architecture.md, in order; a folder's __init__.py last."""
     text = (ROOT / "docs/architecture.md").read_text()
     block = text[text.index("## Layout") :].split("```")[1]
     files, folder = [], ""
@@ -133,7 +133,7 @@ def test_every_file_that_a_page_names_or_links_is_there(page):
 
 
 def test_no_document_or_comment_points_outside_the_repository():
-    """A specification that only its writers have."""
+    """To a specification that only its authors have."""
     for path in [*PAGES, *ROOT.glob("*/**/*.py")]:
         if ".venv" not in path.parts and path != Path(__file__):
             assert not re.search(r"\bSPEC \d", path.read_text()), path

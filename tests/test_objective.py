@@ -31,8 +31,8 @@ def acting(learner, at, t, b):
 
 
 def by_hand(learner, batch, out):
-    """The loss of a batch from the slow references (tests/reference.py), in float64: what each step
-    adds, by its equation.
+    """The loss of a batch from the slow references (tests/reference.py), in float64: each step's
+    contribution, by its equation.
     """
     cfg = learner.config.loss
     value, head = out.value.detach().double().numpy(), out.advantage.detach().double().numpy()

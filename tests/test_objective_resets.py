@@ -62,7 +62,7 @@ def test_reset_steps_add_nothing_to_the_gradient(changes):
     learner, batch = probe.learner_and_batch(**changes)
     before = gradients(learner, batch)
     for step, sequence, terminated in probe.ENDS:
-        # the final observation is what forward dynamics foretells
+        # the final observation is what forward dynamics predicts
         seen = not terminated or "loss.auxiliary" in changes
         spoil(batch, step, sequence, AFTER_TRUNCATION if seen else EVERYTHING, seed=step)
     after = gradients(learner, batch)

@@ -1,5 +1,5 @@
 """From the environments to the learner, through both runtimes (docs/paper.md 2.2, 5): no step is
-lost, doubled or reordered, and what the learner is told of a step (state, log-probability,
+lost, doubled or reordered, and what the learner receives for a step (state, log-probability,
 temperature, scale, version) is what the actor did.
 """
 
@@ -82,7 +82,7 @@ RUNS = {
 
 
 def record(folder, players=0, make_env=None, **changes):
-    """Train and read back all that the learner was given."""
+    """Train and read back everything the learner received."""
     config = preset("debug", **COMMON).replace(run_dir=str(folder / "run"), **changes)
     recorder = probe.Recorder(folder / "batches", players)
     recorder.directory.mkdir()

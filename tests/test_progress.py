@@ -1,4 +1,4 @@
-"""records/progress.py: what a person is told while a run trains."""
+"""records/progress.py: what the user sees while a run trains."""
 
 import io
 import time
@@ -16,14 +16,14 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def now(monkeypatch):
-    """What time.monotonic() tells, in a list of one."""
+    """What time.monotonic() returns, in a list of one."""
     seconds = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
     return seconds
 
 
 def values(frames, **more):
-    """What a coordinator tells."""
+    """What a coordinator passes on."""
     return {
         "frames": frames,
         "total_frames": 10_000,

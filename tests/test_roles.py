@@ -9,7 +9,7 @@ from dicerl.runtime import roles
 
 @pytest.fixture
 def asked(monkeypatch):
-    """An actor's questions: (episodes told, behaviours wanted), answered with consecutive
+    """An actor's requests: (episodes reported, behaviours wanted), answered with consecutive
     numbers; and a clock.
     """
     seen = SimpleNamespace(questions=[], now=100.0, drawn=0, waiting=[])
@@ -47,7 +47,7 @@ def test_where_episodes_are_short_one_question_is_for_many_and_every_episode_is_
     assert len(asked.questions) < 150
     assert [e for episodes, _ in asked.questions for e in episodes] == list(range(1000))
     assert len(set(given)) == 1000  # nothing is used twice
-    assert asked.drawn < 1.3 * 1000  # and little is drawn in vain
+    assert asked.drawn < 1.3 * 1000  # and few of the drawn ones stay unused
 
 
 def test_what_was_drawn_ahead_is_not_used_later(asked):

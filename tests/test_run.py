@@ -1,4 +1,4 @@
-"""records/run.py: a run's directory is its own, and what stands in its way is named."""
+"""records/run.py: a run has its directory to itself, and errors name what is in the way."""
 
 import json
 import resource

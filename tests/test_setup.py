@@ -27,8 +27,8 @@ def test_a_device_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("capacity", [0, 7])
 def test_memory_for_replay_is_stated_before_the_run(capacity):
-    """The store holds what the plan says: a batch and a round (or sequence.capacity), what is
-    replayed, and a batch under way.
+    """The store holds what the plan says: a batch and a round (or collector.capacity), what is
+    replayed, and a batch in progress.
     """
     config = preset(
         "debug",

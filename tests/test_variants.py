@@ -20,7 +20,7 @@ from dicerl.records.metrics import read_lines
 
 pytestmark = pytest.mark.timeout(600)
 
-# 400 frames of Breakout, every update told: 30 updates of 8 sequences.
+# 400 frames of Breakout, every update logged: 30 updates of 8 sequences.
 OPTIONS = {
     "preset": "debug",
     "runtime": "serial",
@@ -105,7 +105,7 @@ def test_every_variant_trains_on_breakout(runs, variant):
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "casa/random_scaling"])
 def test_the_loss_is_the_weighted_sum_of_its_terms(runs, variant):
-    """xi L_V + alpha L_Q + beta L_pi - coefficient * bonus + 0.1 * auxiliary, each as told."""
+    """xi L_V + alpha L_Q + beta L_pi - coefficient * bonus + 0.1 * auxiliary, each as logged."""
     config = preset("debug", variant).loss
     for line in lines(runs(variant), "train"):
         total = (
@@ -163,7 +163,7 @@ def test_the_bonus_in_the_loss(runs, variant, coefficient):
 
 def test_impala_s_q_is_not_trained(runs):
     assert preset("debug", "impala").loss.q == 0.0
-    assert column(runs("impala"), "train", "loss_q").all()  # it is told all the same
+    assert column(runs("impala"), "train", "loss_q").all()  # it is logged all the same
 
 
 def test_a_trainable_tau_has_a_gradient_and_moves(runs):

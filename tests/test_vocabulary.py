@@ -25,7 +25,7 @@ STEPS = 200  # of an environment, until it takes its actor down
 
 
 class Fatal(gymnasium.Wrapper):
-    """Ends the process that plays it after some steps. Slow enough that the actor says several
+    """Ends the process that plays it after some steps. Slow enough that the actor reports several
     times where its time went.
     """
 
