@@ -1,3 +1,4 @@
+import os
 import shutil
 import time
 from pathlib import Path
@@ -7,6 +8,9 @@ import pytest
 from dicerl import cli
 from dicerl.records import checkpoint
 from runs import TINY, trained_runs
+
+# Two tests run at a time: threads that wait busily for each other would take the other's core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

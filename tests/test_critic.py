@@ -1,4 +1,4 @@
-"""core/critic.py: Q from V and A (docs/paper.md 2.3, 7), its lemmas (docs/paper.md 1.1, 9.2), and
+"""core/critic.py: Q from V and A (docs/paper.md 2.3, 2.7), its lemmas (docs/paper.md 1), and
 where its two stop-gradients let something through.
 """
 
@@ -83,7 +83,7 @@ def test_batch_shapes():
         )
 
 
-# --- docs/paper.md 1.1: grad Q = (1 - pi) grad A --------------------------------------------------
+# --- docs/paper.md 1: grad Q = (1 - pi) grad A --------------------------------------------------
 
 
 @quick
@@ -117,7 +117,7 @@ def test_grad_q_is_one_minus_pi_through_a_network():
             torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
 
 
-# --- docs/paper.md 1.2: E_pi[(Q - V) grad log pi] = -tau grad H -----------------------------------
+# --- docs/paper.md 1: E_pi[(Q - V) grad log pi] = -tau grad H -----------------------------------
 
 
 @quick
@@ -162,7 +162,7 @@ def test_the_gradient_is_present_or_absent_where_the_table_says(stop_pi, stop_v,
 
 @pytest.mark.parametrize("stop_pi", [True, False])
 def test_a_trainable_temperature_gets_a_gradient_from_q_only_through_pi(stop_pi):
-    """dQ/d(1/tau) = -d E_pi[A]/d(1/tau) = -Var_pi[A] (docs/paper.md 1.3) where pi is not stopped;
+    """dQ/d(1/tau) = -d E_pi[A]/d(1/tau) = -Var_pi[A] (docs/paper.md 1) where pi is not stopped;
     nothing where it is.
     """
     a, inv = [0.3, -1.0, 0.8], tensor(2.0, True)

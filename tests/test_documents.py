@@ -24,6 +24,13 @@ PAGES = [
 ids = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
+def sources():
+    """Every Python file but this one."""
+    folders = ("dicerl", "tests", "benchmarks", "docs", "examples")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return [path for path in found if path != Path(__file__) and ".venvs" not in path.parts]
+
+
 def listed_modules():
     """The files of the layout in docs/architecture.md, in order; a folder's __init__.py last."""
     text = (ROOT / "docs/architecture.md").read_text()
@@ -134,9 +141,17 @@ def test_every_file_that_a_page_names_or_links_is_there(page):
 
 def test_no_document_or_comment_points_outside_the_repository():
     """To a specification that only its authors have."""
-    for path in [*PAGES, *ROOT.glob("*/**/*.py")]:
-        if ".venv" not in path.parts and path != Path(__file__):
-            assert not re.search(r"\bSPEC \d", path.read_text()), path
+    for path in [*PAGES, *sources()]:
+        assert not re.search(r"\bSPEC \d", path.read_text()), path
+
+
+def test_every_section_of_the_paper_s_page_that_a_comment_names_is_there():
+    text = (ROOT / "docs/paper.md").read_text()
+    sections = set(re.findall(r"^#+ (\d(?:\.\d)?) ", text, re.M))
+    assert len(sections) > 10
+    for path in sources():
+        for name in re.findall(r"docs/paper\.md (\d(?:\.\d+)?)", path.read_text()):
+            assert name in sections, (path, name)
 
 
 def test_the_readme_s_run_header_is_what_the_code_prints(monkeypatch):

@@ -107,7 +107,7 @@ def test_components_of_each_family():
     ids=str,
 )
 def test_the_epsilon_family_is_epsilon_greedy(a, epsilon):
-    """docs/paper.md 1.6, to 1e-12: eps * uniform + (1 - eps) * greedy, equal maxima sharing."""
+    """docs/paper.md 1, to 1e-12: eps * uniform + (1 - eps) * greedy, equal maxima sharing."""
     pi = log_probs(tensor(a), *family.components("epsilon", {"epsilon": tensor(epsilon)})).exp()
     best = [x == max(a) for x in a]
     expected = [epsilon / len(a) + (1 - epsilon) * b / sum(best) for b in best]

@@ -208,7 +208,7 @@ def test_the_q_loss_reaches_v_and_pi_where_the_table_says(stop_pi, stop_v):
 
 def test_the_q_loss_of_casa_pushes_a_along_the_policy_gradient():
     """grad Q = (1 - pi) grad A, so L_Q and L_pi move A along the same direction, step by step
-    (docs/paper.md 1.1).
+    (docs/paper.md 1).
     """
     both = []
     for changes in (ONLY_Q, ONLY_Q | {"loss.q": 0.0, "loss.policy": 1.0}):

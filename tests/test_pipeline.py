@@ -1,4 +1,4 @@
-"""From the environments to the learner, through both runtimes (docs/paper.md 2.2, 5): no step is
+"""From the environments to the learner, through both runtimes (docs/paper.md 2.2, 2.5): no step is
 lost, doubled or reordered, and what the learner receives for a step (state, log-probability,
 temperature, scale, version) is what the actor did.
 """

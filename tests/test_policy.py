@@ -91,7 +91,7 @@ def test_gather_by_hand():
     assert gather(values, torch.tensor([2, 0])).tolist() == [3.0, 4.0]
 
 
-# --- docs/paper.md 1.5: the two ends --------------------------------------------------------------
+# --- docs/paper.md 1: the two ends --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -118,7 +118,7 @@ def test_huge_inv_temperature_is_greedy(dtype):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.3, 1.0])
 def test_epsilon_greedy_is_a_mixture_of_both_ends(epsilon):
-    """docs/paper.md 1.6: epsilon-greedy = eps * pi_{tau -> inf} + (1 - eps) * pi_{tau -> 0+}."""
+    """docs/paper.md 1: epsilon-greedy = eps * pi_{tau -> inf} + (1 - eps) * pi_{tau -> 0+}."""
     a = tensor([0.3, -1.0, 0.8, 0.2])
     mixture = epsilon * log_probs(a, 0.0).exp() + (1 - epsilon) * log_probs(a, 1e5).exp()
     epsilon_greedy = [epsilon / 4, epsilon / 4, 1 - epsilon + epsilon / 4, epsilon / 4]
@@ -146,7 +146,7 @@ def test_values_and_gradients_are_finite_at_both_ends(function, inv, dtype):
     assert grad.abs().max() <= 100
 
 
-# --- docs/paper.md 1.1: grad log pi = (1 - pi) dA / tau -------------------------------------------
+# --- docs/paper.md 1: grad log pi = (1 - pi) dA / tau -------------------------------------------
 
 
 @quick
@@ -203,7 +203,7 @@ def test_casa_critic_gradient_is_one_minus_pi(a, inv, v, data):
     )
 
 
-# --- docs/paper.md 1.2 and the entropy bonus ------------------------------------------------------
+# --- docs/paper.md 1 and the entropy bonus ------------------------------------------------------
 
 
 @quick
@@ -240,7 +240,7 @@ def test_a_step_along_the_entropy_surrogate_raises_the_entropy():
     assert entropy((x + 0.01 * grad).detach(), 2.0) > entropy(x.detach(), 2.0)
 
 
-# --- docs/paper.md 1.3 ----------------------------------------------------------------------------
+# --- docs/paper.md 1 ----------------------------------------------------------------------------
 
 
 @quick

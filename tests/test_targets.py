@@ -1,5 +1,5 @@
-"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (docs/paper.md 2.2, 7) against their
-printed sums, by hand, and as operators (docs/paper.md 1.4, 9.5).
+"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (docs/paper.md 2.2, 2.7) against their
+printed sums, by hand, and as operators (docs/paper.md 1).
 """
 
 import itertools
@@ -315,7 +315,7 @@ def test_extreme_log_ratios_do_not_overflow(log_ratio, dtype):
         assert torch.isfinite(out).all()
 
 
-# --- docs/paper.md 1.5 ----------------------------------------------------------------------------
+# --- docs/paper.md 1 ----------------------------------------------------------------------------
 
 
 @quick
@@ -389,7 +389,7 @@ def test_an_empty_or_flat_window_is_refused(shape):
         vtrace(*[torch.zeros(shape)] * 6)
 
 
-# --- docs/paper.md 1.4: the expected operators on a small random MDP ------------------------------
+# --- docs/paper.md 1: the expected operators on a small random MDP ------------------------------
 
 STATES, ACTIONS, STEPS, GAMMA = 3, 2, 2, 0.8
 # Every path s_0 a_0 s_1 a_1 s_2 a_2 of a window of two steps, one a column: the operators are exact
