@@ -2,6 +2,8 @@
 PYTHON ?= python3
 ENV ?= pong
 ARGS ?=
+# Processes that run test files: one more than two cores, since many tests wait for others.
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -11,7 +13,7 @@ train: $(VENV)/installed
 	$(BIN)/dicerl train $(ENV) $(ARGS)
 
 test: $(VENV)/installed-test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff format --check .

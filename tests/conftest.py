@@ -9,8 +9,25 @@ from dicerl import cli
 from dicerl.records import checkpoint
 from runs import TINY, trained_runs
 
-# Two tests run at a time: threads that wait busily for each other would take the other's core.
+# Several tests run at a time: threads that wait busily would take the core of another.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# `make test` hands out whole files; those that take longest go first.
+SLOWEST = (
+    "faults",
+    "suite",
+    "serial",
+    "browser",
+    "envs",
+    "pipeline",
+    "evaluate",
+    "learning",
+    "bench",
+)
+
+
+def pytest_collection_modifyitems(items):
+    order = {f"test_{name}": place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # stable
 
 
 @pytest.fixture(scope="session")

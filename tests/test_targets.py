@@ -1,5 +1,5 @@
-"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (docs/paper.md 2.2, 2.7) against their
-printed sums, by hand, and as operators (docs/paper.md 1).
+"""core/targets.py: V-Trace, ReTrace, DR-Trace and its ablation (docs/paper.md 2.2, 2.7) against
+their printed sums, by hand, and as operators (docs/paper.md 1).
 """
 
 import itertools
