@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what editors and type checkers see of the names below
+if TYPE_CHECKING:  # the names below, for editors and type checkers
     from dicerl.api import Agent, load_agent, resume, train
     from dicerl.config import Config
     from dicerl.config.presets import preset
@@ -25,7 +25,9 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: ``from dicerl.core import ...`` stays light, ``dicerl --help`` quick."""
+    """Import a public name on first use, so that ``from dicerl.core import ...`` stays light and
+    ``dicerl --help`` quick.
+    """
     import importlib
 
     if name in _HOME:

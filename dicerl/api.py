@@ -1,4 +1,4 @@
-"""From Python: ``train(config)``, ``resume(run)``, ``load_agent(run)``."""
+"""The Python API: ``train(config)``, ``resume(run)``, ``load_agent(run)``."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def train(
     quiet: bool = False,
     on_batch: OnBatch | None = None,
 ) -> Run:
-    """Train a new run to its end, or to Ctrl-C; ``make_env`` makes one environment and wins over
-    ``config.env.id``.
+    """Train a new run to its end or until Ctrl-C; return it, with its directory and a summary.
 
-    ``on_batch(learner, batch)`` sees every batch, in the process of the learner that trains it,
-    before it does. The run that is returned has its directory and a summary.
+    ``make_env`` makes one environment and overrides ``config.env.id``. ``on_batch(learner, batch)``
+    is called with every batch before it is trained, in the process of the learner that trains it.
     """
     config = validate(config)
     if make_env is not None:
@@ -53,8 +52,10 @@ def resume(
     quiet: bool = False,
     on_batch: OnBatch | None = None,
 ) -> Run:
-    """Go on from the newest whole checkpoint of a run; a run that was ended before its first one
-    starts from the beginning. A run of ``make_env`` needs it again.
+    """Continue a run from its newest intact checkpoint; return it as ``train`` does.
+
+    A run that ended before its first checkpoint starts from the beginning. A run that was trained
+    with ``make_env`` needs it again.
     """
     run = Run.open(run_dir)
     spec = env_spec(run.config, make_env)
@@ -80,6 +81,7 @@ def resume(
 
 
 def load_network(network: Network, path: Path) -> None:
+    """Load the model tensors of the checkpoint in the folder ``path`` into ``network``."""
     try:
         network.load_state_dict(checkpoint.read_tensors(path, "model"))
     except RuntimeError as error:
@@ -89,20 +91,20 @@ def load_network(network: Network, path: Path) -> None:
 
 
 class Agent:
-    """A trained network that acts. ``act`` takes one observation or a batch of them."""
+    """A trained network that acts, with behaviours from ``region`` (in x)."""
 
     def __init__(self, model: ActorCritic, region: Region, seed: int = 0) -> None:
         self.config, self.spec, self.model, self.region = model.config, model.spec, model, region
         model.network.eval()
         self._rng = np.random.default_rng(seed)
-        self._behaviour = np.zeros((0, len(region)), np.float32)  # of the episode under way
+        self._behaviour = np.zeros((0, len(region)), np.float32)  # [N, numbers], current episodes
 
     @property
     def network(self) -> Network:
         return self.model.network
 
     def initial_state(self, batch: int = 1) -> torch.Tensor:
-        """The recurrent state of ``batch`` episodes that begin.    [2, batch, H]"""
+        """The recurrent state at the start of ``batch`` episodes.    [2, batch, H]"""
         return self.model.initial_state(batch)
 
     def act(
@@ -113,8 +115,12 @@ class Agent:
         *,
         greedy: bool = False,
     ) -> tuple[Any, torch.Tensor]:
-        """(action, next state). Begin an episode with ``state=None``: unless ``inv_temperature`` is
-        given, its tau is then drawn from the bandits' best region and kept for the episode.
+        """Choose the action for one observation, or actions [N] for a batch [N, ...]; return
+        (action, next state).
+
+        Start an episode with ``state=None``: unless ``inv_temperature`` is given, its tau is then
+        drawn from the bandits' best region and kept for the episode. ``greedy`` takes A's best
+        action instead of sampling.
         """
         single = np.ndim(observation) == len(self.spec.observation_shape)
         batch = np.ascontiguousarray(observation, self.spec.observation_dtype)
@@ -146,7 +152,7 @@ class Agent:
     def _choose(
         self, n: int, begins: bool, inv_temperature: float | np.ndarray | None, greedy: bool
     ) -> np.ndarray:
-        """The behaviour of n episodes, [n, numbers]."""
+        """The behaviours of n episodes.    [n, numbers]"""
         if inv_temperature is not None:
             if NUMBERS[self.config.behaviour.family] != ("inv_temperature",):
                 raise DicerlError(
@@ -159,7 +165,7 @@ class Agent:
                     f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite"
                 )
             return given
-        if greedy:  # a conditioned network is told the middle of the best region
+        if greedy:  # a conditioned network gets the middle of the best region as its input
             middle = [((low + high) / 2,) * 2 for low, high in self.region]
             return self.model.draw(middle, np.random.default_rng(0), n)
         if begins or len(self._behaviour) != n:
@@ -168,8 +174,8 @@ class Agent:
 
 
 def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = None) -> Agent:
-    """The agent of a run's newest checkpoint, or of one checkpoint
-    (``runs/x/checkpoints/1000``).
+    """Load the agent of a run's newest checkpoint, or of one checkpoint
+    (``runs/x/checkpoints/1000``). A run that was trained with ``make_env`` needs it again.
     """
     if isinstance(run_or_checkpoint, Run):
         run_or_checkpoint = run_or_checkpoint.directory

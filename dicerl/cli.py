@@ -1,6 +1,4 @@
-"""The command line: the parser, the way to each command, and errors as one line and an exit
-code.
-"""
+"""The command line: parser, dispatch to the commands, errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -26,13 +24,13 @@ from dicerl.errors import DicerlError, nearest
 
 
 class Command(Protocol):
-    """What a module of commands/ answers. It imports what is slow to import when it runs."""
+    """The interface of a module in commands/. Slow imports belong into its ``run``."""
 
     def add_parser(self, commands: Any) -> None:
         """Add the command and its options to argparse's subparsers."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it; the exit code is returned."""
+        """Execute the command; return the exit code."""
 
 
 # in the order of --help
@@ -50,6 +48,8 @@ COMMANDS: dict[str, Command] = {
 
 
 class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line; ``commands`` holds those of the commands by name."""
+
     commands: dict[str, Parser]
 
     def error(self, message: str) -> NoReturn:
@@ -57,13 +57,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def fail(message: str) -> NoReturn:
-    """One line on stderr, exit code 2."""
+    """Print one line to stderr and exit with code 2."""
     print(f"dicerl: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(2)
 
 
 def build_parser() -> Parser:
-    """The parser of every command; ``.commands`` holds theirs by name."""
+    """Build the parser of the command line, with a subparser for each command."""
     parser = Parser(
         prog="dicerl",
         description=(
@@ -81,9 +81,11 @@ def build_parser() -> Parser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that ``argv`` (default: the process's arguments) names; the exit code."""
+    """Run the command named in ``argv`` (default: the process's arguments); return the exit
+    code.
+    """
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # so that module:MyEnv-v0 finds a module of this folder
+        sys.path.append(os.getcwd())  # so that module:MyEnv-v0 finds a module in this folder
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
     if args.command is None:

@@ -1,4 +1,4 @@
-"""Errors a person can act on: one clear line, exit code 2, no traceback."""
+"""Errors a user can act on: one clear line, exit code 2, no traceback."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterable
 
 
 class DicerlError(Exception):
-    """The message names what is wrong, the value given and what would be right."""
+    """An error the user can act on. The message names what is wrong, the value given and what would
+    be right.
+    """
 
 
 class ConfigError(DicerlError):
-    """A field of the configuration cannot be what it is."""
+    """A config field has an invalid value; ``expected`` describes a valid one."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field} is {value!r}; {expected}")
@@ -27,7 +29,7 @@ class EnvironmentFailed(DicerlError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean pong?' where something known is near, else ''."""
+    """'; did you mean pong?' if a known word is close to ``word``, else ''."""
     folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.5)
     return f"; did you mean {folded[close[0]]}?" if close else ""

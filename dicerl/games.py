@@ -1,4 +1,4 @@
-"""Names of Atari games as strings. Reports read them too, so neither an emulator nor Gymnasium is
+"""Spelling of Atari game names. Reports use it too, so neither an emulator nor Gymnasium is
 imported here.
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 
 def find_game(env_id: str, games: Iterable[str]) -> str | None:
-    """The one of ``games`` that an environment's id is spelt like, or None.
+    """The game among ``games`` whose name matches an environment's id, or None.
 
     Games are written like ms_pacman; an id may be ms_pacman, MsPacman, ALE/MsPacman-v5,
-    MsPacmanNoFrameskip-v4. It may still be another environment with such a name: who can look
-    (``envs.atari.game_name``) asks Gymnasium's registry.
+    MsPacmanNoFrameskip-v4. The id may still name another environment; ``envs.atari.game_name``
+    also checks Gymnasium's registry.
     """
     word = re.sub(r"^ALE/", "", env_id)
     word = re.sub(r"(NoFrameskip|Deterministic)?-v\d+$", "", word)
