@@ -1,4 +1,4 @@
-"""What a run is: configuration and its ranges, presets and variants, options, random streams."""
+"""Configuration of a run: fields and ranges, presets and variants, options, random streams."""
 
 from dicerl.config.config import (
     BanditConfig,

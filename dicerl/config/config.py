@@ -1,5 +1,5 @@
-"""The configuration: frozen dataclasses. A number's range stands beside it, and a field that stands
-in the paper's hyperparameter table names its row.
+"""The configuration: frozen dataclasses. Each number has its range beside it, and each field from
+the paper's hyperparameter table names its row.
 
 The defaults are the paper's numbers; `presets.py` states what each preset changes.
 """
@@ -18,6 +18,8 @@ from dicerl.errors import ConfigError
 
 @dataclass(frozen=True)
 class EnvConfig:
+    """The environment, and the reward as the learner sees it."""
+
     id: str = row(
         "pong",
         "Atari game (pong, Pong, ALE/Pong-v5) or Gymnasium id (CartPole-v1, module:MyEnv-v0)",
@@ -61,6 +63,8 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
+    """The network and its inputs."""
+
     torso: Literal["auto", "impala_deep", "impala_shallow", "minatar", "mlp"] = row(
         "auto",
         "auto: by observation (large image impala_deep, small image minatar, vector mlp)",
@@ -103,6 +107,8 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class BehaviourConfig:
+    """The family of behaviours, and the source of each episode's."""
+
     family: Literal["boltzmann", "epsilon", "mixture", "conditioned"] = row(
         "boltzmann",
         "of policies: exp(A/tau); eps-greedy; w pi_tau1 + (1-w) pi_tau2; exp(A/tau) of a network"
@@ -127,6 +133,8 @@ class BehaviourConfig:
 
 @dataclass(frozen=True)
 class BanditConfig:
+    """The bandits and their vote."""
+
     num_bandits: int = row(7, "bandits in the vote", range=(1, 10_000), paper="Num. Bandits")
     learning_rates: tuple[float, ...] = row(
         (0.05, 0.1, 0.2), "each bandit draws one", range=(0, 1000), paper="Bandit Learning Rate"
@@ -150,6 +158,8 @@ class BanditConfig:
 
 @dataclass(frozen=True)
 class SequenceConfig:
+    """Sequences and batches."""
+
     burn_in: int = row(
         40,
         "steps before the trained ones that only warm the LSTM up",
@@ -163,6 +173,8 @@ class SequenceConfig:
 
 @dataclass(frozen=True)
 class CollectorConfig:
+    """Capacity of the collector, and replay."""
+
     capacity: int = row(
         0,
         "sequences the collector holds; 0: as many as a batch for each learner and one round of all"
@@ -181,6 +193,8 @@ class CollectorConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
+    """The objective: critic, targets and loss weights."""
+
     critic: Literal["dueling", "casa"] = row(
         "dueling", "Q = V + A (DiCE), or Q = A - sg(pi).A + sg(V) (CASA)"
     )
@@ -219,6 +233,8 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
+    """AdamW, its schedules and the gradient clip."""
+
     learning_rate: float = row(5e-4, "peak learning rate", range=(0, 10), paper="Learning Rate")
     warmup: float = row(
         4000.0,
@@ -237,6 +253,8 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
+    """Processes, threads, device, and how often parameters are exchanged."""
+
     kind: Literal["auto", "serial", "process"] = row(
         "auto", "one process taking turns, or actor and learner processes"
     )
@@ -270,6 +288,8 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
+    """Evaluations during training."""
+
     every: int = row(1_000_000, "frames between evaluations; 0: none", range=(0, 1e13))
     episodes: int = row(
         16, "episodes with tau from the best region, and as many greedy ones", range=(1, 100_000)
@@ -281,6 +301,8 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
+    """When checkpoints are written, and how many are kept."""
+
     every: int = row(
         1_000_000,
         "frames between checkpoints; 0: only at the end. The serial runtime restarts its episodes"
@@ -292,6 +314,8 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Config:
+    """The whole configuration of a run; ``replace`` makes a changed copy."""
+
     preset: str = row("paper", "the preset this started from")
     variant: str = row("dice", "the paper's variant this started from")
     frames: int = row(
@@ -319,23 +343,24 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def replace(self, **changes: Any) -> Config:
-        """A copy with dotted changes: ``config.replace(frames=10, **{"loss.q": 1.0})``; values are
-        checked.
+        """A copy with fields changed by dotted name: ``config.replace(frames=10, **{"loss.q": 1})``
+        or ``loss__q=1``. Types are checked here, ranges by ``validate``.
         """
         return override(self, {k.replace("__", "."): v for k, v in changes.items()})
 
     @property
     def replayed(self) -> int:
-        """Older sequences in each batch."""
+        """The number of replayed sequences in each batch."""
         return round(self.collector.replay * self.sequence.batch)
 
     def to_dict(self) -> dict[str, Any]:
+        """The config as nested dicts; ``from_dict`` reads them."""
         return dataclasses.asdict(self)
 
     def hash(self) -> str:
-        """Tells whether a checkpoint was written with this very configuration."""
+        """A digest, to compare with that of the config a checkpoint was written with."""
         data = self.to_dict()
-        for old, new in RENAMED.items():  # a checkpoint of before the renaming still fits
+        for old, new in RENAMED.items():  # checkpoints from before the renaming still match
             (section, name), (present_section, present_name) = old.split("."), new.split(".")
             data[section][name] = data[present_section].pop(present_name)
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
@@ -347,8 +372,8 @@ def fields_of() -> Leaves:
 
 
 def from_dict(data: dict[str, Any]) -> Config:
-    """A config from its JSON form, of an older version too where fields were only renamed; unknown
-    fields are refused by name.
+    """Build a config from its JSON form; unknown fields are refused by name. Older versions can be
+    read as long as fields were only renamed.
     """
     if not isinstance(data, dict):
         raise ConfigError("config", data, "it must be a JSON object")

@@ -1,7 +1,8 @@
-"""Config fields by dotted name, ``loss.q``: found, read, set, and parsed from text or JSON.
+"""Config fields by dotted name, ``loss.q``: list, get and set them, and parse them from text or
+JSON.
 
-Which fields there are is said elsewhere: any nest of frozen dataclasses whose leaves are ``row``s
-will do. Only a field that was renamed has its names here.
+The fields themselves are declared elsewhere: this works on any nested frozen dataclasses whose
+leaves are ``row``s. Only renamed fields are listed here.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from dicerl.errors import ConfigError, nearest
 T = TypeVar("T")
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
 
-# the name of before -> the present one; config.json of older runs has the former
+# old name -> present name; config.json of older runs has the old one
 RENAMED = {"sequence.capacity": "collector.capacity"}
 
 
 def row(
     default: Any, text: str, *, range: tuple[float, float] | None = None, paper: str = ""
 ) -> Any:
-    """A config field: its default, one line of help, the smallest and the largest value it may
-    have (for a tuple: each of its values), and the row of the paper's table it stands for.
+    """Declare a config field: its default, one line of help, the smallest and largest value allowed
+    (for a tuple: for each element), and its row in the paper's table.
     """
     return field(default=default, metadata={"help": text, "range": range, "paper": paper})
 
 
 def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
-    """Every leaf field of a dataclass and of those inside it, by dotted name."""
+    """Every leaf field of a dataclass and of its nested ones, by dotted name."""
     hints = typing.get_type_hints(config_type)
     leaves: Leaves = {}
     for f in dataclasses.fields(config_type):
@@ -43,7 +44,7 @@ def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
 
 
 def flatten(nest: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nest of dicts by dotted name: {"loss": {"q": 1}} as {"loss.q": 1}."""
+    """The values of nested dicts by dotted name: {"loss": {"q": 1}} becomes {"loss.q": 1}."""
     flat: dict[str, Any] = {}
     for name, value in nest.items():
         flat |= (
@@ -55,7 +56,7 @@ def flatten(nest: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """The same values, each under its field's present name."""
+    """The same values, with old field names replaced by the present ones."""
     return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
@@ -67,8 +68,8 @@ def get(config: Any, name: str) -> Any:
 
 
 def override(config: T, changes: dict[str, Any]) -> T:
-    """A copy of ``config`` with dotted names set; strings are parsed by the field's type,
-    everything is checked. A field's name of before will do.
+    """A copy of ``config`` with fields changed by dotted name, present or old. Strings are parsed
+    by the field's type, and every value's type is checked.
     """
     leaves = leaves_of(type(config))
     for name, value in renamed(changes).items():
@@ -89,7 +90,7 @@ def _set(node: Any, path: list[str], value: Any) -> Any:
 
 
 def parse(name: str, kind: Any, value: Any) -> Any:
-    """``value`` as ``kind``, from a command-line string or from JSON."""
+    """``value``, a command-line string or from JSON, as the type ``kind`` of the field ``name``."""
     origin = typing.get_origin(kind)
     if origin is Literal:
         choices = typing.get_args(kind)
@@ -158,7 +159,7 @@ def _whole(number: float) -> int:
 
 
 def describe_type(kind: Any) -> str:
-    """How a field's values are written on the command line."""
+    """How values of the type ``kind`` are written on the command line."""
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
     if typing.get_origin(kind) is tuple:

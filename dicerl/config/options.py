@@ -1,4 +1,4 @@
-"""A config as command-line options: environment, preset, variant and every field; and back."""
+"""The config as command-line options (environment, preset, variant and every field), and back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dicerl.config.fields import describe_type, get, override
 from dicerl.config.presets import PRESETS, VARIANTS, preset, split
 from dicerl.config.validation import validate
 
-HIDDEN = ("env.id", "preset", "variant")  # options with a place of their own
-SET_BY_SUITE = ("env.id", "preset", "variant", "seed", "run_dir")  # by its games, variants, seeds
+HIDDEN = ("env.id", "preset", "variant")  # fields that ENV, --preset and --variant set
+SET_BY_SUITE = ("env.id", "preset", "variant", "seed", "run_dir")  # from games, variants, seeds
 
 
 def add_config(parser: argparse.ArgumentParser, env_required: bool = True) -> None:
-    """``ENV``, ``--preset``, ``--variant`` and ``--<field>`` for every field: what ``config_of``
-    reads.
+    """Add ``ENV``, ``--preset``, ``--variant`` and ``--<field>`` for every field: what
+    ``config_of`` reads.
     """
     parser.add_argument(
         "env",
@@ -43,10 +43,10 @@ def add_config(parser: argparse.ArgumentParser, env_required: bool = True) -> No
 
 
 def config_of(args: argparse.Namespace, preset_for: Callable[[str], str]) -> Config:
-    """The checked config that the arguments of ``add_config`` ask for.
+    """Build and validate the config from the arguments of ``add_config``.
 
-    ``preset_for`` names the preset of an environment where none is given; it is handed in, since
-    the environments are above this package.
+    ``preset_for`` returns the default preset of an environment's id; it is passed in, because
+    envs/ imports this package.
     """
     name, variant = split(args.preset, args.variant)
     config = preset(name or preset_for(args.env), variant)
@@ -54,8 +54,8 @@ def config_of(args: argparse.Namespace, preset_for: Callable[[str], str]) -> Con
 
 
 def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN) -> None:
-    """``--<field>`` for every config field, grouped by section; only those given appear in the
-    parsed arguments.
+    """Add ``--<field>`` for every config field except ``hidden`` ones, grouped by section. Only
+    options that were given appear in the parsed arguments.
     """
     parser.add_argument(
         "--runtime",
@@ -90,7 +90,7 @@ def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN
 
 
 def given_fields(args: argparse.Namespace, hidden: Collection[str] = HIDDEN) -> dict[str, Any]:
-    """The fields that were given, by dotted name, as strings."""
+    """The fields that were given on the command line, as strings by dotted name."""
     return {
         name: value
         for name, value in vars(args).items()

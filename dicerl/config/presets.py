@@ -11,13 +11,13 @@ from dicerl.config.fields import override
 from dicerl.errors import ConfigError, nearest
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The table, to the number.
+    # Exactly the paper's table.
     "paper": {},
     # Atari on few cores.
     "laptop": {
         "frames": 6_000_000,
-        # Freeway's episodes take 8,192 frames: with 16 environments the bandits hear of the first
-        # ones after 131k frames.
+        # Freeway's episodes take 8,192 frames: with 16 environments the bandits get their first
+        # returns after 131k frames.
         "runtime.num_envs": 16,
         # 3 x faster to train than the deep torso at this scale; no burn-in to pay for without the
         # LSTM.
@@ -103,7 +103,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "runtime.push_every": 1,
         "runtime.pull_every": 1,
     },
-    # Seconds, not minutes: to see every part move once.
+    # Runs every part once, in seconds rather than minutes.
     "debug": {
         "frames": 4_000,
         "runtime.kind": "serial",
@@ -129,10 +129,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# tau = 1 as the paper means it
+# tau = 1 in the paper's sense: of raw A
 _FIXED = {"behaviour.source": "fixed", "behaviour.inv_temperature": 1.0, "behaviour.scale": "raw"}
 _CASA = {"loss.critic": "casa", "loss.estimator": "drtrace", "loss.auxiliary": 0.1}
-# V-Trace alone, weighted as IMPALA weighs it; the clips are IMPALA's.
+# V-Trace alone, with IMPALA's weights and clips.
 _IMPALA = {
     **_FIXED,
     "loss.q": 0.0,
@@ -192,15 +192,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_IMPALA, "collector.replay": 0.5},
     ),
 }
-SYSTEMS = ("impala", "laser")  # what the paper compares itself with; also taken as presets
+SYSTEMS = ("impala", "laser")  # the systems the paper compares with; also accepted as presets
 
 
 def characteristics(variant: str) -> dict[str, bool]:
-    """The paper's three characteristics of a variant, from what it is made of."""
+    """Which of the paper's three characteristics a variant has, derived from its config."""
     config = override(Config(), VARIANTS[variant][1])
     diverse = config.behaviour.source in ("bandit", "distribution")
-    # Without a family of policies to choose from there is nothing to keep the objective from or to
-    # adapt (the paper's N/A).
+    # Without a family of policies to choose from there is nothing to keep out of the objective or
+    # to adapt (the paper's N/A).
     return {
         "closed-form diversity": diverse,
         "objective-invariant": diverse and config.loss.entropy == 0,
@@ -209,8 +209,8 @@ def characteristics(variant: str) -> dict[str, bool]:
 
 
 def split(name: str | None, variant: str) -> tuple[str | None, str]:
-    """A preset's name and a variant from what was given as such: ``impala`` and ``laser`` are also
-    taken as presets, and stand for the variant with no preset named.
+    """(preset or None, variant) from the two names as given: ``impala`` and ``laser`` are also
+    accepted as presets, and mean the variant with no preset named.
     """
     if name in SYSTEMS and variant == "dice":
         return None, name
@@ -218,8 +218,8 @@ def split(name: str | None, variant: str) -> tuple[str | None, str]:
 
 
 def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:
-    """A config from a preset and a variant; ``changes`` are fields, dots written as ``__`` or given
-    as {"loss.q": 1}.
+    """Build a config from a preset and a variant. ``changes`` are fields, as for
+    ``Config.replace``: ``loss__q=1`` or ``**{"loss.q": 1}``.
     """
     named, variant = split(name, variant)
     name = "paper" if named is None else named

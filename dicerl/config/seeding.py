@@ -1,10 +1,11 @@
-"""Every random stream of a run from one root seed."""
+"""Every random stream of a run, derived from one root seed."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# The first key of each stream; the rest tells its users apart (actor, incarnation, updates, ...).
+# A name's index is its stream's first key; further keys (actor, incarnation, updates, ...) separate
+# the stream's users.
 STREAMS = (
     "network",
     "actor",
@@ -19,10 +20,12 @@ STREAMS = (
 
 
 def stream(seed: int, name: str, *keys: int) -> np.random.SeedSequence:
-    """The stream ``name`` of a run, for one of its users: independent of every other."""
+    """The random stream ``name`` of a run for the user with these ``keys``, independent of every
+    other. ``seed`` is the run's root seed.
+    """
     return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *keys))
 
 
 def integer(sequence: np.random.SeedSequence) -> int:
-    """A seed for libraries that want a plain integer."""
+    """A plain integer seed, for libraries that need one."""
     return int(sequence.generate_state(1)[0]) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""What is refused: values outside their range, and fields that contradict each other."""
+"""Validation: refuses values outside their range and fields that contradict each other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dicerl.errors import ConfigError
 
 
 def validate(config: Config) -> Config:
-    """The config itself, or a ConfigError that names the field, the value and what would be
-    right.
+    """Return the config if it is valid; otherwise a ConfigError names the field, the value and what
+    would be right.
     """
     for name, (_, field) in fields_of().items():
         if field.metadata["range"] is not None:
