@@ -27,15 +27,15 @@ __all__ = [
     "require_finite",
 ]
 
-# makes one gymnasium.Env; called without arguments, for a film with render_mode
+# makes one gymnasium.Env; called without arguments, or with render_mode for a film
 MakeEnv = Callable[..., Any]
 
 
 def make_vector_env(
     config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0
 ) -> VectorEnv:
-    """``num_envs`` environments of the configured kind; ``make_env`` wins over
-    ``config.env.id``.
+    """Make ``num_envs`` environments; ``make_env`` overrides ``config.env.id``. ``num_threads`` is
+    for Atari; 0 leaves it to ale-py.
     """
     env: VectorEnv = _make(AtariEnv, GymEnv, config, num_envs, make_env, num_threads)
     return env
@@ -44,7 +44,7 @@ def make_vector_env(
 def make_filmed_env(
     config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0
 ) -> FilmedEnv:
-    """The same environments, the first of which gives pictures."""
+    """Make the same environments, with pictures of the first one."""
     env: FilmedEnv = _make(FilmedAtari, FilmedGym, config, num_envs, make_env, num_threads)
     return env
 
@@ -72,19 +72,19 @@ def _make(
 
 
 def callable_id(make_env: MakeEnv) -> str:
-    """What stands in ``env.id`` for an environment given as a callable."""
+    """The ``env.id`` of an environment given as a callable: its name in angle brackets."""
     return f"<{getattr(make_env, '__name__', type(make_env).__name__).strip('<>')}>"
 
 
 def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
-    """What the environment looks like, from one instance of it."""
+    """The environment's spec, read from one instance of it."""
     env = make_vector_env(config, 1, make_env)
     env.close()
     return env.spec
 
 
 def preset_for(env_id: str) -> str:
-    """The name of the preset that fits an environment where none is named."""
+    """The name of an environment's default preset."""
     if env_id.startswith("MinAtar/"):
         return "minatar"
     return "laptop" if game_name(env_id) else "classic"

@@ -30,8 +30,8 @@ ATARI_57 = tuple(_GAMES.split())
 
 
 def game_name(env_id: str) -> str | None:
-    """'pong' for pong, Pong, ALE/Pong-v5, PongNoFrameskip-v4; None where the id is none of ale-py's
-    games.
+    """The game's short name: 'pong' for pong, Pong, ALE/Pong-v5, PongNoFrameskip-v4; None if ale-py
+    has no such game.
     """
     registered = gymnasium.registry.get(env_id)
     if registered is not None and "ale_py" not in str(registered.entry_point):
@@ -78,11 +78,11 @@ class AtariEnv:
         return np.asarray(observation)
 
     def first_seed(self, seed: int) -> int:
-        """Environment 0's own seed. ale-py gives environment i that + i and keeps 32 bits of it."""
+        """The seed of environment 0. ale-py seeds environment i with that + i and keeps 32 bits."""
         return int(seed % (2**31 - self.num_envs))
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        # ale-py waits forever for an action it does not know.
+        # ale-py hangs on an action it does not know.
         if (
             actions.shape != (self.num_envs,)
             or actions.min() < 0

@@ -1,5 +1,5 @@
-"""Environments whose first episode of environment 0 can be filmed: its pictures, at the speed the
-game has for a person.
+"""Environments that film the first episode of environment 0, for playback at the game's natural
+speed.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ MINATAR_ACTIONS = {"n": "noop", "l": "left", "u": "up", "r": "right", "d": "down
 
 
 class FilmedEnv(VectorEnv, Protocol):
-    fps: float  # pictures per second of the natural speed
+    """A vector environment that also gives pictures of environment 0."""
+
+    fps: float  # pictures per second at natural speed
     action_names: list[str]
-    # what environment 0 started from: with this and its actions the episode can be played again
+    # how environment 0 started: with this and its actions the episode can be replayed
     start: dict[str, int]
 
     def pictures(self) -> list[np.ndarray]:
-        """RGB uint8 [H, W, 3] of environment 0 since the last call: the first one after a reset,
-        then those of each step.
+        """The pictures of environment 0 since the last call, RGB uint8 [H, W, 3]: one after a
+        reset, then those of each step.
         """
         ...
 
 
 class FilmedAtari(AtariEnv):
-    """ale-py's vector environment shows no screens, so a second emulator repeats environment 0:
-    same seed, same no-ops, same actions.
+    """Atari with pictures. ale-py's vector environment shows no screens, so a second emulator
+    replays environment 0: same seed, same no-ops, same actions.
 
-    It gives every frame of the emulator, also those that action repeat hides from the agent. Sticky
-    actions come from the emulator's own seeded stream, so it repeats those too. That it never
-    leaves the game is checked with each step.
+    It gives every frame of the emulator, including those that action repeat hides from the agent.
+    Sticky actions come from the emulator's own seeded stream, so it repeats those too. Each step
+    checks that the two games still agree.
     """
 
     fps = EMULATOR_FPS
@@ -51,7 +53,7 @@ class FilmedAtari(AtariEnv):
 
         super().__init__(game, config, num_envs, num_threads)
         ALEInterface.setLoggerMode(LoggerMode.Error)
-        self._rom = roms.get_rom_path(game) or game  # known to be there: AtariEnv has it open
+        self._rom = roms.get_rom_path(game) or game  # it exists: AtariEnv has opened it
         self._ale = ALEInterface()
         self._ale.setFloat("repeat_action_probability", config.sticky_actions)
         self._ale.loadROM(self._rom)
@@ -73,7 +75,7 @@ class FilmedAtari(AtariEnv):
             "noops": int(self._info["episode_frame_number"][0]),
         }
         self._ale.setInt("random_seed", self.start["seed"])
-        self._ale.loadROM(self._rom)  # a seed counts from here on
+        self._ale.loadROM(self._rom)  # a seed takes effect only here
         self._ale.reset_game()
         for _ in range(self.start["noops"]):
             self._ale.act(0)
@@ -89,11 +91,11 @@ class FilmedAtari(AtariEnv):
             ):
                 gained += self._ale.act(self._actions[actions[0]])
                 self._pictures.append(self._ale.getScreenRGB())
-            here, there = (gained, self._ale.lives()), (int(reward[0]), int(self._info["lives"][0]))
-            if here != there:
+            film, game = (gained, self._ale.lives()), (int(reward[0]), int(self._info["lives"][0]))
+            if film != game:
                 raise DicerlError(
-                    f"the film of {self.spec.name} has left the game: (reward, lives) {here}"
-                    f" instead of {there}; this is a bug"
+                    f"the film of {self.spec.name} has left the game: (reward, lives) {film}"
+                    f" instead of {game}; this is a bug"
                 )
             self._filming = not (terminated[0] or truncated[0])
         return observation, reward, terminated, truncated
@@ -104,7 +106,9 @@ class FilmedAtari(AtariEnv):
 
 
 class FilmedGym(GymEnv):
-    """Environment 0 is made with render_mode="rgb_array"; a step is one picture."""
+    """Gymnasium with pictures: environment 0 is made with render_mode="rgb_array" and gives one
+    picture a step.
+    """
 
     def __init__(self, make: Callable[..., gymnasium.Env], num_envs: int, name: str) -> None:
         super().__init__(make, num_envs, name)
@@ -171,7 +175,7 @@ def _spaced(name: str) -> str:
 
 
 def _action_names(env: gymnasium.Env, count: int, start: int) -> list[str]:
-    """The environment's own words where it has some, else numbers."""
+    """The environment's own names of its actions if it has any, else numbers."""
     own: Any = env.unwrapped
     if hasattr(own, "get_action_meanings"):
         names = [str(name).lower() for name in own.get_action_meanings()]

@@ -1,6 +1,4 @@
-"""Any Gymnasium environment with a Discrete action space and a Box observation, N of them in one
-process.
-"""
+"""Any Gymnasium environment with Discrete actions and Box observations, N in one process."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ SUPPORTED = (
 
 
 def maker(env_id: str) -> Callable[..., gymnasium.Env]:
-    """A callable that makes one environment (it takes render_mode too); ids may name the module
-    that registers them: ``module:MyEnv-v0``.
+    """A callable that makes one environment (it also takes render_mode). An id may name the module
+    that registers it: ``module:MyEnv-v0``.
     """
     module, _, name = env_id.rpartition(":")
     if module:
@@ -39,7 +37,7 @@ def maker(env_id: str) -> Callable[..., gymnasium.Env]:
     if name not in gymnasium.registry:
         from dicerl.envs.atari import ATARI_57
 
-        # An id with a version or a namespace is answered with ids, a plain word with games.
+        # Suggest ids where a version or a namespace was given, games for a plain word.
         ids = [
             i
             for i in gymnasium.registry
@@ -62,8 +60,8 @@ def maker(env_id: str) -> Callable[..., gymnasium.Env]:
 
 @functools.cache
 def register_plugins() -> None:
-    """Environments that installed packages announce by entry point (MinAtar does); Gymnasium 1.x no
-    longer looks there.
+    """Register environments that installed packages announce by entry point (MinAtar does);
+    Gymnasium 1.x no longer does this.
     """
     for entry in importlib.metadata.entry_points(group="gymnasium.envs"):
         try:
@@ -75,6 +73,9 @@ def register_plugins() -> None:
 
 
 def observation_spec(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """(shape, dtype) in which observations of a space are kept; an unsupported space is an error.
+    ``name`` is the environment's, for the message.
+    """
     if (
         not isinstance(space, gymnasium.spaces.Box)
         or len(space.shape) not in (1, 2, 3)
@@ -87,8 +88,8 @@ def observation_spec(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int,
 
 
 class GymEnv:
-    """Steps N environments one after the other; in-process, so it costs what the
-    environments cost.
+    """N Gymnasium environments, stepped one after the other in this process: that costs no more
+    than the environments themselves.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
@@ -128,7 +129,7 @@ class GymEnv:
         return out
 
     def seeds(self, seed: int) -> list[int]:
-        """Each environment's own."""
+        """A seed for each environment, derived from ``seed``."""
         return [int(s) % 2**31 for s in np.random.SeedSequence(seed).generate_state(self.num_envs)]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Three small environments: one to see learning in seconds, one that needs memory, one that counts
+"""Three small environments: one that is learned in seconds, one that needs memory, one that counts
 its steps.
 
     dicerl train dicerl.envs.toy:Catch-v0 --preset classic
@@ -51,10 +51,10 @@ class Catch(gymnasium.Env):
 
 
 class TMaze(gymnasium.Env):
-    """A cue at the start says which way to turn at the end of the corridor, which one is carried
-    along.
+    """A cue at the start shows which way to turn at the end of a corridor; in the corridor the
+    agent moves by itself.
 
-    +1 for the right turn, 0 for the wrong one: without memory the best mean return is 0.5.
+    +1 for the correct turn, 0 for the wrong one: without memory the best mean return is 0.5.
     """
 
     action_space = Discrete(2)  # turn left, turn right; in the corridor neither matters
@@ -83,11 +83,11 @@ class TMaze(gymnasium.Env):
 
 
 class Counting(gymnasium.Env):
-    """Observes (environment's own number, episode, step): proof that no step is lost, doubled or
+    """Observes (environment's own number, episode, step), to prove that no step is lost, doubled or
     reordered.
 
-    Episodes have drawn lengths and end by termination or truncation in turn; the reward is the
-    step's number.
+    Episodes have random lengths and end alternately by termination and truncation; the reward is
+    the step's number.
     """
 
     action_space = Discrete(4)
