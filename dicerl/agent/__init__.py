@@ -1,1 +1,1 @@
-"""What acts and is trained: networks, their weights as one vector, and how an episode behaves."""
+"""What acts and is trained: networks, their weights as one vector, behaviours of episodes."""

@@ -1,9 +1,9 @@
-"""V, A and the policy they make: the network, the family of behaviours, A's unit and a trainable
-tau, joined.
+"""V, A and the policy they make: joins the network, the family of behaviours, A's unit and a
+trainable tau.
 
-Whoever acts calls ``step``, whoever trains calls ``window``: what the network is given beside the
-observation (the last action and reward, 1/tau) and which policy A stands for is decided here alone.
-So log mu of acting and log pi of training are the same number for the same weights.
+Acting calls ``step``, training calls ``window``. Only this file decides what the network gets
+beside the observation (the last action and reward, 1/tau) and which policy A stands for. So log mu
+of acting and log pi of training are the same number for the same weights.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dicerl.core import family, losses, policy
 from dicerl.core.reward import shape_reward
 from dicerl.envs.base import EnvSpec
 
-SCALE_RATE = 0.01  # of the running deviation of A over actions
+SCALE_RATE = 0.01  # per update, of A's running deviation over actions
 SCALE_FLOOR = 1e-6
 
 
 class PolicyStep(NamedTuple):
-    """One step of N environments."""
+    """The model's result for one step of N environments."""
 
     log_pi: np.ndarray  # [N, A] of the behaviour policy
-    behaviour: np.ndarray  # [N, numbers] that acted: as given, or a trainable tau as it is now
+    behaviour: np.ndarray  # [N, numbers] that acted: as given, or the current trainable tau
     scale: float  # the unit in which A was measured
     output: Output  # of the network, [1, N, ...]
 
@@ -46,14 +46,16 @@ class PolicyStep(NamedTuple):
         return value
 
     def greedy(self) -> np.ndarray:
-        """A's best actions.    [N]"""
+        """The actions with the largest A.    [N]"""
         action: np.ndarray = self.output.advantage[0].argmax(-1).cpu().numpy()
         return action
 
 
 class PolicyWindow(NamedTuple):
-    """The T + 1 steps after burn-in of B sequences, and the target policy: of the family that
-    acted, with the same numbers; a trainable tau as it is now.
+    """The T + 1 steps after burn-in of B sequences, and the target policy.
+
+    The target policy has the family and the numbers that acted; a trainable tau has its current
+    value.
     """
 
     value: Tensor  # [T + 1, B]
@@ -65,7 +67,9 @@ class PolicyWindow(NamedTuple):
 
 
 class ActorCritic:
-    """``network`` is a plain module; ``flat`` is the same network as one vector."""
+    """The model that acts and is trained: ``network`` is a plain module, ``flat`` the same network
+    as one vector.
+    """
 
     def __init__(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.spec = config, spec
@@ -75,8 +79,8 @@ class ActorCritic:
         self._normalised = config.behaviour.scale == "normalised"
 
     def to(self, device: torch.device | str) -> ActorCritic:
-        """This one, with its tensors on ``device``."""
-        target = torch.device(device)  # "cuda" is any of them
+        """Move the tensors to ``device``; return self."""
+        target = torch.device(device)  # "cuda" means any index
         if target.type != self.device.type or target.index not in (None, self.device.index):
             self.network.to(device)
             self.flat = Flat(self.network)
@@ -87,17 +91,17 @@ class ActorCritic:
         return self.flat.vector.device
 
     def initial_state(self, count: int) -> Tensor:
-        """Of ``count`` episodes that begin.    [2, count, H]"""
+        """The recurrent state at the start of ``count`` episodes.    [2, count, H]"""
         return self.network.initial_state(count)
 
     def draw(self, region: Region, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Behaviours of ``count`` episodes to evaluate: uniformly in x inside a region, or the
-        trainable tau.    [count, numbers of the family]
+        """Draw behaviours for ``count`` evaluation episodes: uniformly in x inside ``region``, or
+        the trainable tau.    [count, numbers of the family]
         """
         return self._own(draw_behaviour(self.config, region, rng, count))
 
     def _own(self, behaviour: np.ndarray) -> np.ndarray:
-        """As given, or where 1/tau is trainable the network's own in its place."""
+        """``behaviour`` itself, or the network's own 1/tau in its place if that is trainable."""
         log_inv_temperature = self.network.log_inv_temperature
         if log_inv_temperature is None:
             return behaviour
@@ -114,11 +118,10 @@ class ActorCritic:
         *,
         as_given: bool = False,
     ) -> PolicyStep:
-        """One step of N environments from ``state`` [2, N, H].
+        """Compute one step of N environments from observations [N, ...] and ``state`` [2, N, H].
 
-        ``last_action`` is -1 and ``last_reward`` 0 where an episode begins; ``behaviour`` is
-        [N, numbers of the family], or a trainable tau as it is now unless it is to act
-        ``as_given``.
+        ``last_action`` is -1 and ``last_reward`` 0 where an episode starts. ``behaviour`` is
+        [N, numbers of the family]; a trainable tau replaces it unless it is to act ``as_given``.
         """
         device = self.device
 
@@ -141,8 +144,8 @@ class ActorCritic:
         return PolicyStep(log_pi.cpu().numpy(), behaviour, scale, out)
 
     def window(self, batch: dict[str, Tensor]) -> PolicyWindow:
-        """The trained part of a batch of windows [L, B, ...] (parts/sequence.py) from the stored
-        state, after burn-in without gradient.
+        """Run a batch of windows [L, B, ...] (parts/sequence.py) from the stored state, burn-in
+        without gradient; return the steps after burn-in.
         """
         start = self.config.sequence.burn_in
         first, extra = self._beside(batch)
@@ -166,10 +169,10 @@ class ActorCritic:
         return self._warmed_up(batch, *self._beside(batch))
 
     def _beside(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the network is given beside observations: where an episode begins [L, B], and by
-        name what this network looks at.
+        """What the network gets beside observations: where episodes start [L, B], and by name the
+        extra inputs that this network uses.
         """
-        # The stored state of step 0 is right already.
+        # At step 0 the stored state is correct already.
         first = ~torch.cat([torch.ones_like(batch["valid"][:1]), batch["valid"][:-1]])
         extra: dict[str, Tensor] = {}
         if self.config.network.last_action_reward:
@@ -198,7 +201,7 @@ class ActorCritic:
 
     @torch.no_grad()
     def calibrate(self, observations: np.ndarray) -> None:
-        """Start A's running deviation from what the network gives on observations [N, ...]."""
+        """Initialise A's running deviation from the network's A on observations [N, ...]."""
         state = self.initial_state(len(observations))
         seen = torch.from_numpy(observations).to(self.device)
         out = self.network.unroll(seen[None], state, None)
@@ -207,8 +210,9 @@ class ActorCritic:
 
     @torch.no_grad()
     def follow(self, weights: Weights, advantage: Tensor, valid: Tensor) -> None:
-        """What an update changes beside AdamW's step: A's running deviation follows that of the
-        trained steps [T, B, A], and a trainable tau stays in its range.
+        """Make the changes of an update that are not AdamW's: A's running deviation in ``weights``
+        follows the deviation of the trained steps' ``advantage`` [T, B, A], where ``valid`` [T, B],
+        and a trainable tau is kept in its range.
         """
         if self.network.log_inv_temperature is not None:
             most = abs(math.log(self.config.bandit.max_inv_temperature))
@@ -223,7 +227,7 @@ class ActorCritic:
 
 
 def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One action from each row of log-probabilities.    [N, A] -> [N]"""
+    """Draw one action from each row of log-probabilities.    [N, A] -> [N]"""
     cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)), axis=1)
     draw = rng.random(len(log_pi)) * cumulative[:, -1]
     action: np.ndarray = np.minimum((cumulative <= draw[:, None]).sum(1), log_pi.shape[1] - 1)

@@ -1,9 +1,9 @@
-"""What an episode draws, its behaviour: 1/tau, or what the other families of core/family.py have
-(eps, or two temperatures and a weight).
+"""Behaviours: what an episode draws. That is 1/tau, or the numbers of another family of
+core/family.py (eps, or two temperatures and a weight).
 
-It comes from the bandits' vote, a fixed value, or the vote's initial distribution. A vote is always
-kept and updated, even where it is never sampled, so that "best region" means the same for every
-variant (docs/paper.md 2.4).
+A behaviour comes from the bandits' vote, a fixed value, or the vote's initial distribution. A vote
+is always kept and updated, even if it is never sampled, so that "best region" means the same for
+every variant (docs/paper.md 2.4).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Region = list[tuple[float, float]]  # [low, high) in x of each number of the fam
 
 
 class Behaviour(NamedTuple):
-    """What one episode draws. The vote is taught x as it was drawn: the value goes through float32
-    on its way, and its x could fall into the neighbouring tile.
+    """What one episode draws. The vote is taught x as it was drawn: the value passes through
+    float32, and an x computed from that could fall into the neighbouring tile.
     """
 
     x: tuple[float, ...]  # where the bandits search
@@ -43,7 +43,7 @@ class Behaviours:
             return BanditVote(
                 num_bandits=bandit.num_bandits,
                 right=right,
-                # as many tiles for each parameter
+                # the same number of tiles for each number of the family
                 accuracy=bandit.accuracy * right / math.log1p(bandit.max_inv_temperature),
                 widths=bandit.widths,
                 learning_rates=bandit.learning_rates,
@@ -66,8 +66,8 @@ class Behaviours:
         return actor if self._per_actor else 0
 
     def fixed(self) -> Behaviour | None:
-        """The one behaviour of every episode, where there is only one (a trainable temperature is
-        the network's own).
+        """The behaviour of every episode if they all have the same, else None. (The network
+        replaces a trainable temperature by its own.)
         """
         if self.config.source in ("bandit", "distribution"):
             return None
@@ -82,7 +82,7 @@ class Behaviours:
         return Behaviour(tuple(float(family.to_x(name, value)) for name, value in pairs), values)
 
     def next(self, actor: int = 0) -> Behaviour:
-        """Of this actor's next episode."""
+        """Draw the behaviour of this actor's next episode."""
         if self._fixed is not None:
             return self._fixed
         votes = self.votes if self.config.source == "bandit" else self._initial
@@ -93,19 +93,21 @@ class Behaviours:
         )
 
     def update(self, behaviour: Behaviour, episode_return: float, actor: int = 0) -> None:
-        """An episode with this behaviour had this raw return."""
-        if self.config.source == "trainable":  # nobody drew it: the network's own, as it acted
+        """Teach the vote the raw return of an episode with this behaviour."""
+        if self.config.source == "trainable":  # not drawn: the network's own tau, as it acted
             behaviour = self._of_values(behaviour.values)
         self.votes[self._index(actor)].update(behaviour.x, episode_return)
 
     def best_region(self) -> Region:
-        """[low, high) in x of each number; over all votes where each actor has its own."""
+        """The best region, [low, high) in x of each number; over all votes if actors have their
+        own.
+        """
         if len(self.votes) == 1:
             return self.votes[0].best_region()
         return [_best_of([joint.votes[i] for joint in self.votes]) for i in range(len(self.names))]
 
     def evaluation_region(self) -> Region:
-        """Evaluation episodes draw from here: inside the best region, or the fixed value itself."""
+        """The region that evaluation episodes draw from: the best one, or the fixed value alone."""
         if self._fixed is None:
             return self.best_region()
         return [(x, x) for x in self._fixed.x]
@@ -119,6 +121,7 @@ class Behaviours:
         return favoured
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of all votes, as a JSON value."""
         return {
             "votes": [v.state_dict() for v in self.votes],
             "initial": [v.state_dict() for v in self._initial],
@@ -132,7 +135,7 @@ class Behaviours:
 
 
 def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
-    """The best-valued tile, averaged over votes, among those that any of them visited."""
+    """The tile with the best value, averaged over votes, among those that any vote visited."""
     visited = np.sum([v.counts() for v in votes], axis=0) > 0
     if not visited.any():
         return votes[0].best_region()
@@ -143,7 +146,7 @@ def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
 def draw_behaviour(
     config: Config, region: Region, rng: np.random.Generator, count: int
 ) -> np.ndarray:
-    """The values of ``count`` episodes' behaviours, uniformly in x inside a region.
+    """Draw the values of ``count`` episodes' behaviours, uniformly in x inside ``region``.
     [count, numbers of the family]
     """
     name = config.behaviour.family

@@ -22,6 +22,8 @@ from dicerl.errors import ConfigError
 
 
 class Output(NamedTuple):
+    """The network's output for T steps of B sequences."""
+
     value: Tensor  # [T, B]
     advantage: Tensor  # [T, B, A]
     features: Tensor  # [T, B, F] of the torso
@@ -30,6 +32,8 @@ class Output(NamedTuple):
 
 
 class Residual(nn.Module):
+    """A residual block of two 3x3 convolutions."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
@@ -41,7 +45,9 @@ class Residual(nn.Module):
 
 
 def impala_deep(channels: int) -> nn.Sequential:
-    """16, 32, 32 channels; each: conv 3x3, max-pool 3x3/2, two residual blocks (the paper's)."""
+    """The paper's torso: 16, 32, 32 channels; each conv 3x3, max-pool 3x3/2, two residual blocks.
+    ``channels`` are the input's.
+    """
     layers: list[nn.Module] = []
     for out in (16, 32, 32):
         layers += [
@@ -55,24 +61,26 @@ def impala_deep(channels: int) -> nn.Sequential:
 
 
 def impala_shallow(channels: int) -> nn.Sequential:
-    """16 8x8/4, 32 4x4/2 (IMPALA's shallow net)."""
+    """IMPALA's shallow torso: conv 8x8/4 with 16 channels, conv 4x4/2 with 32."""
     return nn.Sequential(
         nn.Conv2d(channels, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()
     )
 
 
 def minatar(channels: int) -> nn.Sequential:
-    """One 3x3 convolution with 16 channels (MinAtar's own)."""
+    """MinAtar's own torso: one 3x3 convolution with 16 channels."""
     return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU())
 
 
 CONVOLUTIONS = {"impala_deep": impala_deep, "impala_shallow": impala_shallow, "minatar": minatar}
-# cos(pi k x), k = 1..8: how a conditioned network is told x = log(1 + 1/tau), scaled to [0, 1]
+# cos(pi k x), k = 1..8: inputs of a conditioned network for x = log(1 + 1/tau), scaled to [0, 1]
 COSINES = 8
 SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
 
 
 class Network(nn.Module):
+    """Torso, LSTM, the heads V and A, and what single variants add."""
+
     advantage_scale: Tensor  # A's running deviation over actions
     input_inv_deviation: Tensor
     input_offset: Tensor
@@ -82,8 +90,8 @@ class Network(nn.Module):
         config = whole.network
         self.config, self.spec = config, spec
         self.conditioned = whole.behaviour.family == "conditioned"
-        told = COSINES if self.conditioned else 0
-        # beyond it cos(pi k x) would repeat what it told before
+        cosines = COSINES if self.conditioned else 0
+        # beyond this x the cosines would repeat their values
         self.max_x = math.log1p(whole.bandit.max_inv_temperature)
         self.num_actions = spec.num_actions
         torso = config.torso
@@ -105,7 +113,7 @@ class Network(nn.Module):
             size = math.prod(spec.observation_shape)
             self.convolutions = None
             dense: list[nn.Module] = [
-                nn.Linear(size + told, config.hidden),
+                nn.Linear(size + cosines, config.hidden),
                 activation(),
                 nn.Linear(config.hidden, config.hidden),
             ]
@@ -121,7 +129,7 @@ class Network(nn.Module):
             self.convolutions = CONVOLUTIONS[torso](self.image_shape[0])
             with torch.no_grad():
                 size = self.convolutions(torch.zeros(1, *self.image_shape)).numel()
-            dense = [nn.Linear(size + told, config.hidden)]
+            dense = [nn.Linear(size + cosines, config.hidden)]
         if config.layer_norm:
             dense.append(nn.LayerNorm(config.hidden))
         self.dense = nn.Sequential(*dense, activation())
@@ -186,8 +194,8 @@ class Network(nn.Module):
         nn.init.orthogonal_(self.advantage_head.weight, 0.01)
 
     def inputs(self, observation: Tensor) -> Tensor:
-        """[N, ...] as the environment gives it -> float [N, C, H, W] (channels last in memory) or
-        [N, F], not yet normalised.
+        """Observations [N, ...] as float [N, C, H, W] (channels last in memory) or [N, F], not yet
+        normalised.
         """
         if not self.spec.is_image:
             return observation.to(torch.float32)
@@ -203,7 +211,9 @@ class Network(nn.Module):
         return x.to(torch.float32)
 
     def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
-        """[N, ...], and [N] where the network is conditioned -> [N, hidden]"""
+        """The features [N, hidden] of observations [N, ...]; a conditioned network also needs
+        ``inv_temperature`` [N].
+        """
         x = self.inputs(observation)
         if self.normalise == "scale":
             x = (
@@ -225,7 +235,7 @@ class Network(nn.Module):
         return features
 
     def initial_state(self, batch: int, device: torch.device | str | None = None) -> Tensor:
-        """Zeros, [2, B, H]: (h, c)."""
+        """The recurrent state (h, c) at an episode's start: zeros.    [2, batch, H]"""
         return torch.zeros(2, batch, self.config.lstm, device=device or self.advantage_scale.device)
 
     def unroll(
@@ -237,21 +247,21 @@ class Network(nn.Module):
         last_reward: Tensor | None = None,
         inv_temperature: Tensor | None = None,
     ) -> Output:
-        """Run [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode starts and
-        the state is zero.
+        """Run observations [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode
+        starts and the state is reset to zero.
 
-        ``last_action`` [T, B] is -1 where there was none; ``inv_temperature`` [T, B] is told to a
-        conditioned network.
+        ``last_action`` [T, B] is -1 where there was none; ``inv_temperature`` [T, B] is an input of
+        a conditioned network.
         """
         steps, batch = observation.shape[:2]
-        told = None
+        condition = None
         if self.conditioned:
-            told = (
+            condition = (
                 observation.new_zeros(steps * batch, dtype=torch.float32)
                 if inv_temperature is None
                 else inv_temperature.flatten()
             )
-        features = self.torso(observation.flatten(0, 1), told).unflatten(0, (steps, batch))
+        features = self.torso(observation.flatten(0, 1), condition).unflatten(0, (steps, batch))
         x = features
         if self.config.last_action_reward:
             if last_action is None or last_reward is None:  # as at an episode's start
@@ -268,8 +278,8 @@ class Network(nn.Module):
         return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, x, state)
 
     def dynamics(self, hidden: Tensor, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """The torso's features at t + 1 as predicted from h_t and a_t, and the logits of a_t from
-        the features at t and t + 1.    [T + 1, B, H], [T + 1, B, F], [T, B] -> [T, B, F], [T, B, A]
+        """Predict the torso's features at t + 1 from h_t and a_t, and the logits of a_t from the
+        features at t and t + 1.    [T + 1, B, H], [T + 1, B, F], [T, B] -> [T, B, F], [T, B, A]
         """
         assert self.forward_model is not None
         assert self.inverse_model is not None
@@ -278,8 +288,8 @@ class Network(nn.Module):
         return predicted, self.inverse_model(torch.cat([features[:-1], features[1:]], -1))
 
     def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
-        """torch's fused LSTM where no episode starts; with resets our own. A single step without
-        gradient is a plain cell: oneDNN packs its weights anew in every call, which is several
+        """Run torch's fused LSTM if no episode starts, our own if there are resets. A single step
+        without gradient uses a plain cell: oneDNN packs its weights in every call, which is several
         times the work of one step.
         """
         assert self.lstm is not None
@@ -299,7 +309,9 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def set_statistics(self, mean: Tensor, deviation: Tensor) -> None:
-        """Per-element mean and deviation, in the observation's own units and axes."""
+        """Set the per-element mean and deviation of the inputs, in the observation's own units and
+        axes.
+        """
         spread = (
             self.inputs(deviation.unsqueeze(0)) + self.config.statistics_floor * self.input_range
         )

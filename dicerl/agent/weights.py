@@ -1,8 +1,8 @@
-"""A network's parameters and buffers as one vector, and what training keeps beside it.
+"""A network's parameters and buffers as one vector, and the state of training beside it.
 
-Copying, publishing and training a network are then one operation each instead of one for every
-tensor, which for a small network costs more than the arithmetic. Several learners may train one set
-of weights in memory that they share.
+Copying, publishing and training a network then take one operation each. One for every tensor would
+cost a small network more than the arithmetic. Several learners may train one set of weights in
+shared memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALIGNED = 16  # floats: every tensor starts at a multiple of 64 bytes
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in the vector."""
+    """The place of a tensor in the vector."""
 
     offset: int
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Flat:
     """A network as one vector: its parameters and buffers become views into it.
 
     ``vector`` holds ``num_trained`` entries of parameters, then the buffers. Moving the network to
-    another device takes its tensors apart again; make a new Flat of it then.
+    another device breaks the views; make a new Flat then.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -54,9 +54,9 @@ class Flat:
 
 
 def _layout(network: nn.Module) -> tuple[Layout, int, int]:
-    """(the layout, entries that the parameters take, all entries).
+    """(layout, number of entries of the parameters, number of all entries).
 
-    Kernels of convolutions lie channels last, as they are used.
+    Convolution kernels are stored channels last, as they are used.
     """
     layout: Layout = {}
     end = 0
@@ -77,14 +77,14 @@ def _layout(network: nn.Module) -> tuple[Layout, int, int]:
 
 
 def view(vector: Tensor, layout: Layout, name: str) -> Tensor:
-    """The tensor of this name inside a vector, which may hold gradients or moments instead."""
+    """The tensor ``name`` inside a vector of this layout: of weights, gradients or moments."""
     offset, shape, strides = layout[name]
     return vector.as_strided(shape, strides, vector.storage_offset() + offset)
 
 
 class PipeLock:
-    """A lock for processes, without a name that could outlive them: a byte in a pipe, which whoever
-    has read it holds.
+    """A lock between processes, without a name that could outlive them: one byte in a pipe. The
+    process that has read the byte holds the lock.
     """
 
     def __init__(self) -> None:
@@ -106,9 +106,11 @@ class PipeLock:
 
 
 class Weights:
-    """What training changes: the vector of a network, AdamW's moments of its parameters and its
-    steps, and how far training has come. With ``shared`` processes can share it: the vector is then
-    a copy, and whoever changes it holds ``lock``.
+    """What training changes: a network's vector, AdamW's moments and step count, and the numbers of
+    updates and trained steps.
+
+    With ``shared``, processes can share it: the vector is then a copy, to be changed only while
+    holding ``lock``.
     """
 
     def __init__(self, flat: Flat, shared: bool = False) -> None:
@@ -124,7 +126,7 @@ class Weights:
 
     @property
     def num_trained(self) -> int:
-        """Entries of the vector that are parameters."""
+        """The number of the vector's entries that are parameters."""
         return self.moments.shape[1]
 
     @property
@@ -137,7 +139,7 @@ class Weights:
 
     @property
     def steps_trained(self) -> int:
-        """Valid ones, each as often as it was trained."""
+        """Valid steps trained so far, each counted as often as it was trained."""
         return int(self._counts[1])
 
     @steps_trained.setter
@@ -148,7 +150,7 @@ class Weights:
         return view(self.vector, self.layout, name)
 
     def on(self, device: torch.device) -> Weights:
-        """These, or a copy where they are on another device."""
+        """These weights, or a copy on ``device`` if they are on another kind of device."""
         if self.vector.device.type == device.type:
             return self
         copied = Weights.__new__(Weights)
@@ -170,7 +172,9 @@ class Weights:
         return tensors
 
     def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse; a checkpoint from before the first update may hold none."""
+        """Load what ``optimizer_tensors`` returned; a checkpoint from before the first update may
+        hold none.
+        """
         for name, x in self.optimizer_tensors().items() if tensors else ():
             if name not in tensors or tensors[name].shape != x.shape:
                 raise CheckpointError(
