@@ -1,6 +1,6 @@
 """Checkpoints: ``checkpoints/<updates>/{model,optimizer}.safetensors`` and ``state.json``.
 
-Written to a temporary folder, synced, then renamed: a checkpoint is complete or it is not there.
+Written to a temporary folder, synced, then renamed: a checkpoint is either complete or absent.
 ``state.json`` holds the files' checksums. Nothing in a checkpoint is code, and loading one runs
 none.
 """
@@ -17,29 +17,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dicerl.errors import CheckpointError
 from dicerl.records.state import FORMAT, RunState
 
-# only what reads or writes tensors loads torch: a report or the dashboard never does
+# torch is imported only to read or write tensors: reports and the dashboard never need it
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Checkpoint(NamedTuple):
-    """A whole one: its folder, and what its state.json says."""
+    """An intact checkpoint: its folder, and the contents of its state.json."""
 
     path: Path
     state: RunState
 
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
+    """The folders of a run's complete checkpoints, oldest first."""
     root = run_dir / "checkpoints"
     found = [p for p in root.iterdir() if p.name.isdigit()] if root.is_dir() else []
     return sorted(found, key=lambda p: int(p.name))
 
 
 def begin(run_dir: Path) -> Path:
-    """An empty temporary folder to write tensors into; leftovers of earlier attempts are
-    removed.
-    """
+    """Make an empty temporary folder for tensors; remove leftovers of earlier attempts."""
     root = run_dir / "checkpoints"
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob("tmp-*"):
@@ -50,6 +48,7 @@ def begin(run_dir: Path) -> Path:
 
 
 def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
+    """Write ``<name>.safetensors`` into a checkpoint's folder."""
     import safetensors.torch
 
     contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
@@ -57,7 +56,9 @@ def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
 
 
 def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
-    """Add state.json with the checksums, sync everything, and give the folder its final name."""
+    """Add state.json with the checksums, sync everything, rename the folder to its final name and
+    return that.
+    """
     files = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
     data = state.to_dict()
     data["checksums"] = {"state": _state_checksum(data), **{p.name: _checksum(p) for p in files}}
@@ -66,7 +67,7 @@ def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
         _sync(path)
     final = run_dir / "checkpoints" / str(state.updates)
     if final.exists():  # the same update again: at a stop right after a checkpoint
-        # aside, not away: a kill here must not leave fewer checkpoints than before
+        # moved, not removed: a kill here must not leave fewer checkpoints than before
         final.rename(folder.with_name("tmp-old"))
     folder.rename(final)
     _sync(final.parent)
@@ -75,8 +76,8 @@ def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
 
 
 def save(run_dir: Path, tensors: dict[str, dict[str, Tensor]], state: RunState) -> Path:
-    """Write a whole checkpoint; on failure the ones before it stand and nothing of this one is
-    left.
+    """Write a checkpoint with ``tensors`` {file: {name: tensor}}; return its folder. On failure
+    earlier checkpoints are kept and nothing of this one is left.
     """
     folder = begin(run_dir)
     try:
@@ -88,7 +89,9 @@ def save(run_dir: Path, tensors: dict[str, dict[str, Tensor]], state: RunState) 
 
 
 def failed(run_dir: Path, folder: Path, reason: object) -> CheckpointError:
-    """Clean up after a checkpoint that could not be written, and say what still stands."""
+    """Clean up after a checkpoint that could not be written; return the error to raise, which names
+    the checkpoint that is kept.
+    """
     discard(folder)
     whole = checkpoints_of(run_dir)
     kept = f"{whole[-1]} is complete and kept" if whole else "no earlier checkpoint exists"
@@ -98,19 +101,21 @@ def failed(run_dir: Path, folder: Path, reason: object) -> CheckpointError:
 
 
 def discard(folder: Path) -> None:
-    """Forget a checkpoint that was begun."""
+    """Remove the folder of an unfinished checkpoint."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(run_dir: Path, keep: int, best: int | None) -> None:
-    """Keep the newest ``keep`` and the best evaluated one."""
+    """Remove all checkpoints but the newest ``keep`` and the best evaluated one, that of update
+    ``best``.
+    """
     for path in checkpoints_of(run_dir)[:-keep]:
         if int(path.name) != best:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def read_state(path: Path) -> RunState:
-    """state.json of a checkpoint, after checking that every file is whole."""
+    """Read a checkpoint's state.json, and check that every file is intact."""
     try:
         data: dict[str, Any] = json.loads((path / "state.json").read_text())
         checksums = dict(data["checksums"])
@@ -136,6 +141,7 @@ def read_state(path: Path) -> RunState:
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
+    """Read ``<name>.safetensors`` of the checkpoint in the folder ``path``."""
     import safetensors.torch
 
     try:
@@ -145,9 +151,7 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
 
 def newest(run_dir: Path, say: Any = lambda line: None) -> Checkpoint:
-    """The newest checkpoint that is whole; damaged ones are named through ``say`` and passed
-    over.
-    """
+    """The newest intact checkpoint; damaged ones are reported through ``say(line)`` and skipped."""
     found = checkpoints_of(run_dir)
     if not found:
         raise CheckpointError(f"{run_dir} has no checkpoint")

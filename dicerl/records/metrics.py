@@ -19,8 +19,8 @@ IN_TENSORBOARD = tuple(kind.name for kind in KINDS if kind.tensorboard)
 
 
 class Metrics:
-    """Append-only writers. ``offset`` (bytes) and ``frames`` go into a checkpoint; what was written
-    after them is cut here.
+    """Append-only writers of a run's metrics. ``offset`` (bytes) and ``frames`` are those of the
+    checkpoint a run continues from; what was written after them is cut here.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Metrics:
         """Append a line of a ``kind`` of vocabulary.py: its ``counters`` (the common fields
         beside kind and time) and its other ``values``.
 
-        Names are not checked here, it is called for every episode; tests/test_vocabulary.py
-        compares them with the declaration.
+        Names are not checked here, since it is called for every episode; tests/test_vocabulary.py
+        compares them with their declarations.
         """
         line = {
             "kind": kind,
@@ -71,19 +71,21 @@ class Metrics:
             self.flush()
 
     def flush(self) -> None:
+        """Write out what is buffered of metrics.jsonl."""
         with _writing(self._path):
             self._file.flush()
         self._last_flush = time.monotonic()
 
     def offset(self) -> int:
-        """Bytes of metrics.jsonl that are on disk now."""
+        """Sync metrics.jsonl to disk; return its size in bytes."""
         self.flush()
         with _writing(self._path):
             os.fsync(self._file.fileno())
         return self._path.stat().st_size
 
     def close(self) -> None:
-        # each of them, whatever the others do
+        """Close all writers."""
+        # each of them, even if another fails
         with _writing(self._path), contextlib.ExitStack() as closing:
             closing.callback(setattr, threading, "excepthook", self._excepthook)
             if self._tensorboard is not None:
@@ -91,8 +93,8 @@ class Metrics:
             closing.callback(self._file.close)
 
     def _not_twice(self, failed: threading.ExceptHookArgs) -> None:
-        """What TensorBoard's writing thread could not write is raised by the next ``add_scalar``:
-        no traceback of its own.
+        """An excepthook without a traceback for errors in TensorBoard's writing thread: the next
+        ``add_scalar`` raises them.
         """
         if not (
             isinstance(failed.exc_value, OSError)
@@ -103,7 +105,7 @@ class Metrics:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """An error of the operating system names the file: a full disk does not say where."""
+    """Turn an OSError into one that names the file: that of a full disk does not."""
     try:
         yield
     except OSError as error:
@@ -114,8 +116,8 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def cut(path: Path, offset: int) -> None:
-    """Move what a killed run wrote after its last checkpoint to metrics.discarded.jsonl: those
-    steps are done again.
+    """Truncate metrics.jsonl to ``offset`` bytes. What a killed run wrote after its last checkpoint
+    moves to metrics.discarded.jsonl: those steps are repeated.
     """
     if not path.exists() or path.stat().st_size <= offset:
         return
@@ -128,7 +130,7 @@ def cut(path: Path, offset: int) -> None:
 
 
 def cut_evaluations(path: Path, frames: int) -> None:
-    """Drop evaluations from after the checkpoint (they stand in metrics.discarded.jsonl too)."""
+    """Drop evaluations after the checkpoint's ``frames`` (metrics.discarded.jsonl has them too)."""
     if not path.exists():
         return
     kept = [line for line in read_lines(path) if line["frames"] <= frames]
@@ -138,7 +140,7 @@ def cut_evaluations(path: Path, frames: int) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a .jsonl file; a half-written or damaged line is passed over."""
+    """The parsed lines of a .jsonl file; half-written or damaged ones are skipped."""
     lines = []
     for raw in path.read_text().splitlines():
         try:
@@ -149,7 +151,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN; floats keep six digits."""
+    """``value`` for JSON: None for NaN and infinities, floats with six digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

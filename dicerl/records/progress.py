@@ -1,6 +1,4 @@
-"""What a person sees while a run trains: a live panel on a terminal, a line now and then
-elsewhere.
-"""
+"""Progress shown while a run trains: a live panel on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -18,11 +16,12 @@ from rich.table import Table
 
 from dicerl.records.vocabulary import LINES
 
-# fields of a train line that are shown under their own name, with so many digits
+# fields of a train line shown under their own name -> digits after the point
 DIGITS = {"entropy": 3, "policy_lag": 1, "loss": 3}
 
 
 def duration(seconds: float) -> str:
+    """A duration as text: "2h 05m", "3m 10s" or "7s"."""
     seconds = int(max(0, seconds))
     hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
     return (
@@ -35,6 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def number(value: Any, digits: int = 2) -> str:
+    """A number with ``digits`` after the point; a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
@@ -44,16 +44,16 @@ def _cell(name: str, values: dict[str, Any]) -> tuple[str, str]:
 
 
 def output() -> Console:
-    """Standard output for tables: wide where it is no terminal, so that a file holds whole
-    lines.
+    """A console on standard output for tables; wide if that is no terminal, so that a file holds
+    whole lines.
     """
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 class Progress:
-    """``update`` as often as you like: it draws at most every half second, or prints at most every
-    ten.
+    """The progress of a run, on stderr. Call ``update`` as often as you like: it draws at most
+    every half second, or without a terminal prints at most every ten seconds.
     """
 
     def __init__(self, title: str, quiet: bool = False, stream: Any = None) -> None:
@@ -66,11 +66,12 @@ class Progress:
         self._best: float | None = None
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if not self._quiet:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def update(self, values: dict[str, Any], force: bool = False) -> None:
+        """Show ``values`` (see ``Coordinator.show``), even if it is too early with ``force``."""
         now = time.monotonic()
         if self._quiet or (now - self._drawn < self._every and not force):
             return
@@ -123,20 +124,21 @@ class Progress:
         self._live.update(Panel(outer, title=self._title, title_align="left"), refresh=True)
 
     def close(self) -> None:
+        """Stop the live panel; it stays on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
 class Bar:
-    """So many of so many, with a word about it: a bar on a terminal, a line every ten seconds
+    """Progress towards ``total`` with a short text: a bar on a terminal, a line every ten seconds
     elsewhere.
     """
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
         self._title, self._total, self._quiet = title, total, quiet
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._bar = columns.Progress(
             columns.TextColumn("{task.description}"),
             columns.BarColumn(),
@@ -150,9 +152,10 @@ class Bar:
         self._task = self._bar.add_task(title, total=total, word="")
 
     def update(self, done: int, word: str) -> None:
+        """Show that ``done`` of the total are complete, with the text ``word``."""
         self._bar.update(self._task, completed=done, word=word)
-        if not self._quiet and self._bar.disable and time.monotonic() - self._said > 10.0:
-            self._said = time.monotonic()
+        if not self._quiet and self._bar.disable and time.monotonic() - self._printed > 10.0:
+            self._printed = time.monotonic()
             self._console.print(
                 f"{self._title}: {done} of {self._total}, {word}",
                 highlight=False,

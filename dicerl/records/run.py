@@ -16,22 +16,22 @@ from dicerl.config import Config, from_dict, validate
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.records import checkpoint
 
-HOLD_SECONDS = 0.5  # in which a lock must be had
+HOLD_SECONDS = 0.5  # to wait for a lock
 
 
 class Run:
-    """``runs/<name>/``. Made by ``create`` (new) or ``open`` (existing); ``lock`` before
-    writing.
+    """A run's directory, ``runs/<name>/``, and its config. Made by ``create`` (new) or ``open``
+    (existing); ``lock`` it before writing.
     """
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory, self.config = directory, config
-        self.summary: dict[str, Any] = {}  # what the training that just ended says of itself
+        self.summary: dict[str, Any] = {}  # results of the training that just ended
         self._lock: IO[str] | None = None
 
     @classmethod
     def create(cls, config: Config) -> Run:
-        """A new, locked directory with config.json; an existing run is never written into."""
+        """Make a new, locked directory with config.json; never write into an existing run."""
         if config.run_dir:
             directory = Path(config.run_dir)
             if (directory / "config.json").exists():
@@ -41,7 +41,7 @@ class Run:
                 )
             if directory.exists() and not directory.is_dir():
                 raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
-            # a lock alone: a start that failed
+            # a lock alone is left by a start that failed
             if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):
                 raise DicerlError(
                     f"run_dir {directory} is not empty and holds no run; name another directory"
@@ -58,13 +58,14 @@ class Run:
         try:
             path.write_text(json.dumps(config.to_dict(), indent=1) + "\n")
         except OSError as error:
-            # half of it would be a run that can be neither resumed nor trained
+            # half a config.json would be a run that can be neither resumed nor trained
             path.unlink(missing_ok=True)
             raise DicerlError(f"{path} could not be written: {error.strerror}") from None
         return run
 
     @classmethod
     def open(cls, directory: str | Path) -> Run:
+        """Open an existing run, not locked; its config is read and validated."""
         directory = Path(directory)
         path = directory / "config.json"
         if not path.is_file():
@@ -76,7 +77,9 @@ class Run:
         return cls(directory, config)
 
     def lock(self) -> None:
-        """Held until this process ends, however it ends."""
+        """Take the run's lock. It is held until ``unlock`` or the end of this process, however it
+        ends.
+        """
         self._lock = hold(self.directory / "run.lock")
         if self._lock is None:
             raise DicerlError(
@@ -85,17 +88,18 @@ class Run:
             )
 
     def unlock(self) -> None:
+        """Release the run's lock, if it is held."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def newest_checkpoint(self, say: Any = lambda line: None) -> checkpoint.Checkpoint:
-        """The newest whole one; damaged ones are named through ``say``."""
+        """The newest intact checkpoint; damaged ones are reported through ``say(line)``."""
         return checkpoint.newest(self.directory, say)
 
     def checkpoint(self, which: str = "newest", say: Any = lambda line: None) -> Path:
-        """``newest`` whole one, ``best`` (the first after the best evaluation), or the one with
-        that number of updates.
+        """The folder of a checkpoint: ``which`` is newest (the newest intact one), best (the first
+        after the best evaluation), or a number of updates.
         """
         newest, state = self.newest_checkpoint(say)
         if which == "newest":
@@ -119,8 +123,8 @@ class Run:
 
 
 def hold(path: Path) -> IO[str] | None:
-    """The file, locked until it is closed or this process ends; None where another process
-    has it.
+    """Lock the file ``path``; return it, locked until it is closed or this process ends, or None if
+    another process holds it.
     """
     file = path.open("w")
     end = time.monotonic() + HOLD_SECONDS
@@ -128,8 +132,8 @@ def hold(path: Path) -> IO[str] | None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
-        # in_use takes the lock for a moment: more than one try, and not in step with who looks
-        # regularly
+        # in_use takes the lock for a moment: try more than once, at random times, so as not to
+        # coincide with a process that looks regularly
         except OSError:
             if time.monotonic() > end:
                 file.close()
@@ -150,7 +154,7 @@ def in_use(directory: Path) -> bool:
 
 
 def run_name(config: Config) -> str:
-    """<env>-<variant>-<seed>, as one directory's name."""
+    """The name of a run's directory: <env>-<variant>-<seed>."""
     words = (
         re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run"
         for word in (config.env.id, config.variant)
@@ -159,8 +163,8 @@ def run_name(config: Config) -> str:
 
 
 def software() -> dict[str, str]:
-    """What code a run was made with: the version, and the commit where the package stands in its
-    own git repository.
+    """The code a run was made with: the version, and the commit if the package lies in its own git
+    repository.
     """
     package = Path(__file__).resolve().parents[1]
 
@@ -180,8 +184,8 @@ def software() -> dict[str, str]:
 
 
 def _fresh_directory(config: Config) -> Path:
-    """runs/<env>-<variant>-<seed>, with -2, -3, ... where that is taken; mkdir decides, so two runs
-    never share one.
+    """Make runs/<env>-<variant>-<seed>, with -2, -3, ... if that is taken; mkdir decides, so two
+    runs never share one.
     """
     for attempt in range(1, 10_000):
         directory = Path("runs") / (run_name(config) + (f"-{attempt}" if attempt > 1 else ""))

@@ -1,4 +1,4 @@
-"""``state.json`` of a checkpoint: everything of a run that is not a tensor, as one value."""
+"""``state.json`` of a checkpoint: all of a run's state that is not a tensor, as one value."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FORMAT = 2  # 2: a vote for each number of the behaviour family
 
 @dataclass
 class SerialState:
-    """What the serial runtime needs beside it to go on exactly; its sequences are tensors."""
+    """What the serial runtime also needs to continue exactly; its sequences are tensors."""
 
-    actor: dict[str, Any]  # random state and count of its steps
-    uses: list[int]  # so far, of each sequence that waits for its next one
+    actor: dict[str, Any]  # random state and step count
+    uses: list[int]  # so far, of each queued sequence
     kept: int  # sequences kept for replay
     replay_rng: dict[str, Any]
     lags: list[tuple[float, float]]  # (mean, largest) of batches since the last diagnostics
@@ -29,33 +29,36 @@ class SerialState:
 
 @dataclass
 class RunState:
-    """Where a run stands."""
+    """The state of a run, as a checkpoint stores it."""
 
     agent_steps: int = 0
     frames: int = 0  # agent steps times action repeat
     updates: int = 0
     episodes: int = 0
-    steps_trained: int = 0  # valid ones, each as often as it was trained: how far the schedules are
+    steps_trained: int = 0  # valid ones, counted once per use; the schedules follow this
     elapsed: float = 0.0  # seconds
     recent: list[float] = field(default_factory=list)  # returns of the last episodes
     evaluated_at: int = 0  # frames
     saved_at: int = 0  # frames
     best_evaluation: float | None = None
-    best_checkpoint: int | None = None  # updates of the first checkpoint after it
-    incarnation: int = 0  # the highest of any actor: the next lives get new random streams
+    best_checkpoint: int | None = None  # updates of the first checkpoint after the best evaluation
+    incarnation: int = 0  # the highest of any actor: the next ones get new random streams
     temperatures: dict[str, Any] = field(default_factory=dict)  # the votes (agent/behaviour.py)
     total_updates: int = 0  # of the whole run
     metrics_offset: int = 0  # bytes of metrics.jsonl that belong to this checkpoint
     config_hash: str = ""
-    serial: SerialState | None = None  # None: of another runtime, whose sequences are not saved
+    serial: SerialState | None = None  # None: from another runtime, which saves no sequences
     format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
+        """The state as nested dicts; ``from_dict`` reads them."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunState:
-        """From what ``to_dict`` gave; a CheckpointError names the format or the missing field."""
+        """Read what ``to_dict`` returned; a CheckpointError names a wrong format or a missing
+        field.
+        """
         if data.get("format") != FORMAT:
             raise CheckpointError(f"format {data.get('format')!r}; this version reads {FORMAT}")
         serial = data.get("serial")

@@ -1,5 +1,5 @@
-"""Where the time goes: seconds by name, told as fractions of the time that passed. What is timed
-inside another is not the other's.
+"""Where the time goes: seconds by name, reported as fractions of the elapsed time. Time inside a
+nested timer counts only for the inner one.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from contextlib import contextmanager
 
 
 class Times:
-    """``names`` are told from the beginning, others from when they first take time."""
+    """Timers by name: ``with times("copying"): ...``. ``names`` are reported from the start, others
+    once they have taken time.
+    """
 
     def __init__(self, *names: str) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float, dict.fromkeys(names, 0.0))
         self._since = time.perf_counter()
-        self._inside = 0.0  # seconds of what was timed inside what is timed now
+        self._inside = 0.0  # seconds of timers nested in the current one
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -29,7 +31,7 @@ class Times:
             self._inside = before + passed
 
     def take(self) -> dict[str, float]:
-        """{name: fraction of the time since the last call}."""
+        """{name: fraction of the time since the last call}; starts anew."""
         now = time.perf_counter()
         passed, self._since = now - self._since, now
         fractions = {name: seconds / max(passed, 1e-9) for name, seconds in self._seconds.items()}

@@ -1,8 +1,9 @@
 """The fields of a line of metrics.jsonl: each is declared here once, with its unit and meaning.
 
-Who writes a field whose name has a part that varies takes the name from here (``stage_field``,
-``tile_field``, ``FAVOURED.name`` ...); who reads fields takes names and units from ``LINES``.
-``docs/metrics.md`` is made from these tables. No torch here: reports read runs without it.
+Code that writes a field with a variable part in its name takes the name from here
+(``stage_field``, ``tile_field``, ``FAVOURED.name`` ...); code that reads fields takes names and
+units from ``LINES``. ``docs/metrics.md`` is generated from these tables. No torch here: reports
+read runs without it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dicerl.core import family
 
 @dataclass(frozen=True)
 class Field:
-    """One field. ``unit`` is also the title of its axis; a number without a unit has a formula
-    or a symbol there.
+    """One field. ``unit`` is also the title of its axis; for a number without a unit it is a
+    formula or a symbol.
     """
 
     name: str
@@ -43,12 +44,12 @@ class Family:
     members: tuple[Field, ...]
 
     def name(self, member: str) -> str:
-        """The name of the field of one member, for example favoured_epsilon for epsilon."""
+        """The name of one member's field, for example favoured_epsilon for epsilon."""
         before, _, rest = self.pattern.partition("<")
         return before + member + rest.partition(">")[2]
 
     def fields(self) -> tuple[Field, ...]:
-        """The fields themselves, one for each member."""
+        """The fields, one for each member."""
         return tuple(
             Field(self.name(m.name), self.unit or m.unit, f"{self.meaning}: {m.meaning}")
             for m in self.members
@@ -66,12 +67,12 @@ NUMBERS = (
     Field("weight_low", "w", "weight of the lower inverse temperature of a `mixture`"),
 )
 NUMBER_NAMES = tuple(p.name for p in NUMBERS)
-# those of families that draw several numbers: each has a vote of its own
+# those of families that draw several numbers: each number has its own vote
 _OF_SEVERAL = tuple(
     p for p in NUMBERS if any(p.name in x for x in family.NUMBERS.values() if len(x) > 1)
 )
 
-# Where the time of an actor and of the learner goes. What is left to 1 is everything else.
+# Where the time of an actor and of the learner goes. The remainder to 1 is everything else.
 _TIME = "share of time"
 _ACTOR = (
     Field("environment", _TIME, "steps of the environments"),
@@ -89,7 +90,7 @@ ACTOR_STAGES = tuple(stage.name for stage in _ACTOR)
 LEARNER_STAGES = tuple(stage.name for stage in _LEARNER)
 STAGES_OF = {"actor": ACTOR_STAGES, "learner": LEARNER_STAGES}
 
-# What is said of the evaluation episodes at drawn temperatures, and of the greedy ones.
+# Statistics of the evaluation episodes: of those with drawn behaviours, and of the greedy ones.
 _SCORES = (
     Field("mean_return", "return", "mean"),
     Field("median_return", "return", "median"),
@@ -123,7 +124,7 @@ GREEDY = Family("greedy_<score>", None, "Return of the greedy episodes", _SCORES
 
 
 def stage_field(who: str, stage: str) -> str:
-    """The field of a stage's share of the time.
+    """The name of the field with a stage's share of the time.
 
     ``who`` is actor or learner, ``stage`` one of its ``STAGES_OF``; the result is for example
     learner_starved.
@@ -140,10 +141,10 @@ STAGE_FIELDS = tuple(stage_field(who, stage) for who in STAGES_OF for stage in S
 
 
 def tile_field(what: str, number: str, several: bool) -> str:
-    """The field with the tiles of the vote over one number of the behaviour.
+    """The name of the field with the tiles of the vote over one number of the behaviour.
 
-    ``what`` is tile_values or tile_visits; it stands in the name only where the behaviour
-    policy's family draws ``several``.
+    ``what`` is tile_values or tile_visits; ``number`` is part of the name only if the family draws
+    ``several``.
     """
     tiles = {"tile_values": TILE_VALUES, "tile_visits": TILE_VISITS}[what]
     return tiles.name(number) if several else what
@@ -155,7 +156,7 @@ def tile_field(what: str, number: str, several: bool) -> str:
 @dataclass(frozen=True)
 class Kind:
     """A kind of line, and what it holds beside the ``COMMON`` fields. The numbers of a
-    ``tensorboard`` kind stand in TensorBoard too.
+    ``tensorboard`` kind are also written to TensorBoard.
     """
 
     name: str
@@ -291,13 +292,13 @@ def _expanded(contents: Iterable[Field | Family]) -> dict[str, Field]:
     return {f.name: f for f in fields}
 
 
-# {kind: {name: Field}}: every field that a line may hold, by the name it has there
+# {kind: {name: Field}}: every field that a line may hold, by name
 LINES = {kind.name: _expanded((*COMMON, *kind.contents)) for kind in KINDS}
 
 
 def declared(kind: str, *names: str) -> tuple[str, ...]:
-    """These ``names`` of fields of a ``kind`` of line.
+    """``names``, after checking that they are fields of a ``kind`` of line.
 
-    A name that is not declared is a KeyError: a misspelt one would read as "no data".
+    An undeclared name raises KeyError: a misspelt one would read as "no data".
     """
     return tuple(LINES[kind][name].name for name in names)
