@@ -1,7 +1,7 @@
-"""The Actor: N environments in lock-step, batched inference, windows of the stream sent as soon as
-they are long enough.
+"""The Actor: N environments in lock-step, batched inference, windows of each stream sent as soon as
+they are complete.
 
-It knows callables only (parameters in; windows and episodes out; behaviours in), never a transport,
+It only knows callables (parameters and behaviours in; windows and episodes out), never a transport,
 a queue or the learner.
 """
 
@@ -23,27 +23,31 @@ from dicerl.records.timing import Times
 
 
 class Episode(NamedTuple):
+    """An episode that ended."""
+
     behaviour: Behaviour  # with the values that acted
     episode_return: float  # raw, undiscounted
     length: int  # agent steps
 
 
-# (vector to copy into, known version) -> version, or None: that is the newest
+# (vector to copy into, known version) -> version, or None if the known one is the newest
 GetParameters = Callable[[torch.Tensor, int], int | None]
-# windows [L, N, ...], which stay as they are until the actor's next ``advance``; waits while the
+# takes windows [L, N, ...], which do not change until the actor's next ``advance``; waits while the
 # collector is full
 SendSequences = Callable[[Arrays], None]
 EndEpisodes = Callable[[list[Episode]], None]
-# behaviours wanted -> how to get them: nobody needs them before the reset step
+# number of behaviours -> a callable that returns them, called no later than the reset step: until
+# then the answer may be under way
 NextBehaviours = Callable[[int], Callable[[], list[Behaviour]]]
 
 
 class Actor:
-    """Call ``act`` and ``advance`` in turn. ``act`` says whether it completed (and sent) a window
-    of every environment.
+    """Acts in N environments and records windows. Call ``act`` and ``advance`` in turn; ``act``
+    returns whether it completed (and sent) a window of every environment.
 
-    ``first_env`` numbers the environments of several actors; an ``incarnation`` is one life of an
-    actor. Both only mark the windows, so that they can be told apart.
+    ``rng`` samples actions, ``env_seed`` seeds the environments. ``first_env`` numbers the
+    environments across actors; an ``incarnation`` is one life of an actor. Both only label the
+    windows.
     """
 
     def __init__(
@@ -68,14 +72,13 @@ class Actor:
         self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
         self._fields = schema(config, env.spec)
         self._window = allocate(self._fields, window_length(config), env.num_envs)
-        # What stood before each step of the window; a window is sent with what stood before its
-        # first.
+        # The values before each step of the window; a window is sent with those before its first.
         self._before: Arrays = {
             n: np.stack([self._window[n]] * window_length(config))
             for n in ("state", "last_action", "last_reward")
         }
         self._numbers = family.NUMBERS[config.behaviour.family]
-        self.times = Times()  # in environments and in inference; whoever sends adds its own
+        self.times = Times()  # environment and inference; send_sequences may add its own
         self.version = -1
         self.count = 0  # calls of act
         self.agent_steps = 0  # valid steps taken
@@ -83,8 +86,8 @@ class Actor:
         self.restart(env_seed)
 
     def restart(self, env_seed: int) -> None:
-        """Reset every environment and begin new streams; unfinished episodes are dropped, sent
-        windows are not.
+        """Reset every environment and begin new streams; unfinished episodes are dropped, windows
+        already sent are not.
         """
         n = self.env.num_envs
         self._pull()
@@ -97,20 +100,20 @@ class Actor:
         self._observation = self.env.reset(env_seed)
         require_finite(self.env.spec, "observed value", self._observation)
         self._state = self.model.initial_state(n)
-        # the observation is an episode's last: its next step is a reset step
+        # whether the observation is an episode's last: the next step is then a reset step
         self._ended = np.zeros(n, np.bool_)
         self._last_action = np.full(n, -1, np.int64)
         self._last_reward = np.zeros(n, np.float32)
         self._return, self._steps = np.zeros(n), np.zeros(n, np.int64)
         self._drawn = list(self._next_behaviours(n)())  # each episode's behaviour
         self._behaviour = np.array([b.values for b in self._drawn], np.float32)  # [N, numbers]
-        # environments whose episodes ended, and how to get the behaviours they wait for
+        # environments whose episodes ended, and the callable that returns their next behaviours
         self._asked: tuple[np.ndarray, Callable[[], list[Behaviour]]] | None = None
-        # of the episode after this one, drawn at this one's end
+        # behaviour of each environment's next episode, drawn at the end of this one
         self._following = self._drawn.copy()
 
     def act(self) -> bool:
-        """Choose the next actions and record them; True where that completed the windows, which are
+        """Choose and record the next actions. Return whether that completed the windows, which are
         then sent.
         """
         if self.count % self.config.runtime.pull_every == 0:
@@ -143,24 +146,24 @@ class Actor:
         for name, array in self._before.items():
             w[name][:] = array[0]
         w["created"][:] = time.time()
-        self._fetch()  # one question at a time
+        self._fetch()  # at most one request at a time
         self._send_sequences(w)
         self._sent = True
         return True
 
     def _begin_next_window(self) -> None:
-        """The window's last burn_in + 1 steps are the next one's first: its bootstrap step is the
-        next to be trained.
+        """Make the window's last burn_in + 1 steps the first of the next one: its bootstrap step is
+        the next step to be trained.
         """
         kept = self._burn_in + 1
         per_step = [array for name, array in self._window.items() if self._fields[name].per_step]
         for array in (*per_step, *self._before.values()):
-            array[:kept] = array[self._length : self._length + kept]  # NumPy sees to an overlap
+            array[:kept] = array[self._length : self._length + kept]  # NumPy handles an overlap
         self._window["stream"][:, 2] += 1
         self._t, self._sent = self._burn_in, False
 
     def advance(self) -> None:
-        """Take the chosen actions in the environments."""
+        """Step the environments with the chosen actions; end and begin episodes."""
         if self._sent:
             self._begin_next_window()
         t, w = self._t, self._window
@@ -176,7 +179,7 @@ class Actor:
         self.agent_steps += int(np.count_nonzero(valid))
         self._last_action, self._last_reward = action.copy(), w["reward"][t].copy()
         self._ended = terminated | truncated
-        if was_ended.any():  # a reset step: what stands in `observation` now is an episode's first
+        if was_ended.any():  # a reset step: `observation` now is an episode's first
             self._begin_episodes(np.flatnonzero(was_ended))
         if self._ended.any():
             ended = np.flatnonzero(self._ended)
@@ -201,7 +204,7 @@ class Actor:
         return Episode(behaviour, float(self._return[env]), int(self._steps[env]))
 
     def _fetch(self) -> None:
-        """The behaviours that were asked for where episodes ended."""
+        """Receive the behaviours requested when episodes ended."""
         if self._asked is not None:
             ended, answer = self._asked
             for env, behaviour in zip(ended, answer(), strict=True):
@@ -213,7 +216,7 @@ class Actor:
         self.version = self.version if version is None else version
 
     def state_dict(self) -> dict[str, Any]:
-        """What ``restart`` does not renew."""
+        """The state that ``restart`` does not renew."""
         return {"rng": self._rng.bit_generator.state, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,14 +1,14 @@
 """The Data Collector: bounded; serves each sequence exactly ``reuse`` times, each time in another
 batch.
 
-Sequences live in the slots of a store (see sequence.py); only slot numbers move. A slot is *free*,
+Sequences are in the slots of a store (see sequence.py); only slot numbers move. A slot is *free*,
 *lent* to an actor that writes it, *queued* for training, or *out* with a batch. When no slot is
-free actors wait: nothing is dropped or overwritten.
+free, actors wait: nothing is dropped or overwritten.
 
-With ``replay`` a sequence that had its uses is not forgotten (LASER): the newest
-``replay_capacity`` of them are *kept*, and ``replayed`` sequences of each batch are drawn from
-those uniformly, without repetition, beside the new ones' own ``reuse`` uses. Until that many are
-kept, batches hold new sequences only.
+With ``replay`` a sequence is not dropped after its last use (LASER): the newest
+``replay_capacity`` are *kept*, and ``replayed`` sequences of each batch are drawn from those
+uniformly, without repetition, in addition to the ``reuse`` uses as a new sequence. Until that many
+are kept, batches hold new sequences only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from dicerl.config import Config, seeding
 
 
 class Collector:
+    """Bookkeeping of ``capacity`` slots. ``replayed`` of the ``batch`` sequences in a batch come
+    from replay.
+    """
+
     def __init__(
         self,
         capacity: int,
@@ -44,7 +48,7 @@ class Collector:
         self.replayed, self.replay_capacity = replayed, replay_capacity
         self.rng = np.random.default_rng(seed)
         self._kept: deque[int] = deque()  # oldest first
-        # kept slots that a batch under way holds: not to be written over
+        # kept slots in a batch under way: not to be overwritten
         self._out: Counter[int] = Counter()
         self.served_again = 0  # uses of kept sequences
         self._free = deque(range(capacity))
@@ -54,7 +58,7 @@ class Collector:
         self._uses = [0] * capacity
         self.received = 0  # sequences
         self.served = 0  # uses of sequences
-        self.retired = 0  # sequences that had all their uses
+        self.retired = 0  # sequences after their last use as new ones
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -64,13 +68,13 @@ class Collector:
         return len(self._free)
 
     def lend(self, count: int) -> list[int]:
-        """Up to ``count`` free slots, to be written and then received or returned."""
+        """Lend up to ``count`` free slots, to be written and then received or given back."""
         slots = [self._free.popleft() for _ in range(min(count, len(self._free)))]
         self._lent.update(slots)
         return slots
 
     def receive(self, slots: list[int]) -> None:
-        """These lent slots now hold a sequence each."""
+        """Queue lent slots that now hold a sequence each."""
         for slot in slots:
             self._lent.remove(slot)
             self._uses[slot] = 0
@@ -78,7 +82,7 @@ class Collector:
         self.received += len(slots)
 
     def give_back(self, slots: list[int]) -> None:
-        """These lent slots were not written after all (their actor died)."""
+        """Free lent slots that were not written (their actor died)."""
         for slot in slots:
             self._lent.remove(slot)
             self._free.append(slot)
@@ -88,27 +92,28 @@ class Collector:
         return len(self._kept)
 
     def _older(self) -> int:
-        """How many of the next batch are replayed."""
+        """The number of replayed sequences in the next batch."""
         return self.replayed if len(self._kept) >= self.replayed else 0
 
     def ready(self) -> bool:
+        """Whether there are enough sequences for a batch."""
         return len(self._queue) >= self.batch_size - self._older()
 
     def next_batch(self) -> list[int]:
-        """The new slots that waited longest, then those replayed; tell ``taken`` when the learner
-        has copied them.
+        """The slots of the next batch: the new ones that waited longest, then replayed ones. Call
+        ``taken`` once the learner has copied them.
         """
         older = self._older()
         slots = [self._queue.popleft() for _ in range(self.batch_size - older)]
         if older:
-            again = [self._kept[i] for i in self.rng.choice(len(self._kept), older, replace=False)]
-            self._out.update(again)
-            slots += again
+            drawn = [self._kept[i] for i in self.rng.choice(len(self._kept), older, replace=False)]
+            self._out.update(drawn)
+            slots += drawn
         return slots
 
     def taken(self, slots: list[int]) -> None:
-        """The batch was copied: a slot that had all its uses is free again (or kept), any other
-        waits for its next one.
+        """Record that a batch was copied: a slot after its last use becomes free (or kept), any
+        other is queued again.
         """
         for slot in slots:
             if self._out[slot]:
@@ -122,7 +127,7 @@ class Collector:
                 (self._kept if self.replayed else self._free).append(slot)
             else:
                 self._queue.append(slot)
-        # A kept sequence that is in a batch under way stays until that was copied.
+        # A kept sequence in a batch under way stays until that batch is copied.
         surplus = len(self._kept) - self.replay_capacity
         if surplus > 0:
             for slot in [s for s in self._kept if not self._out[s]][:surplus]:
@@ -130,7 +135,9 @@ class Collector:
                 self._free.append(slot)
 
     def numbers(self) -> dict[str, float]:
-        """For the metrics: uses so far of a new sequence, how many wait, and what replay does."""
+        """For the metrics: uses so far per sequence received, sequences queued, and replay's
+        numbers.
+        """
         numbers = {
             "reuse_served": self.served / max(1, self.received),
             "queued_sequences": float(len(self._queue)),
@@ -147,28 +154,28 @@ class Collector:
         return list(self._kept)
 
     def pending(self) -> list[tuple[int, int]]:
-        """(slot, uses so far) of what waits, in order: what a checkpoint of the serial runtime
-        saves.
+        """(slot, uses so far) of queued sequences, in order: what a checkpoint of the serial
+        runtime saves.
         """
         return [(slot, self._uses[slot]) for slot in self._queue]
 
     def restore(self, uses: list[int], kept: int = 0) -> list[int]:
-        """Queue saved sequences again, then keep as many more for replay; returns the slots to
-        write them into.
+        """Queue saved sequences with these ``uses`` so far, and keep ``kept`` more for replay;
+        return the slots to write them into, in this order.
         """
         slots = self.lend(len(uses))
         self.receive(slots)
         self.received -= len(slots)
         for slot, used in zip(slots, uses, strict=True):
             self._uses[slot] = used
-        again = self.lend(kept)
-        self._lent.difference_update(again)
-        self._kept.extend(again)
-        return slots + again
+        older = self.lend(kept)
+        self._lent.difference_update(older)
+        self._kept.extend(older)
+        return slots + older
 
 
 def build(config: Config, capacity: int) -> Collector:
-    """The collector of a run; ``capacity`` counts every slot of its store."""
+    """Make the collector of a run; ``capacity`` counts every slot of its store."""
     return Collector(
         capacity,
         config.sequence.batch,
@@ -180,7 +187,7 @@ def build(config: Config, capacity: int) -> Collector:
 
 
 def default_capacity(batch: int, num_envs: int, num_learners: int) -> int:
-    """A batch for each learner, of which one waits for its last sequence, and one round of every
-    environment.
+    """The default number of slots: a batch for each learner, one of which waits for its last
+    sequence, and one window of each environment.
     """
     return num_learners * batch + num_envs

@@ -1,6 +1,6 @@
-"""What every ``log_every``-th update says of itself: losses, gradient, ratios, spreads, lag.
+"""Diagnostics of every ``log_every``-th update: losses, gradient, ratios, spreads, lag.
 
-The names are declared in records/vocabulary.py with their meaning (docs/metrics.md).
+Their names and meanings are declared in records/vocabulary.py (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Lag(NamedTuple):
 
 
 def policy_lag(version: np.ndarray, updates: int) -> Lag:
-    """Of steps that acted with these versions, trained after so many updates."""
+    """The lag of steps that acted with these versions and are trained after ``updates`` updates."""
     lag = updates - version
     return Lag(float(lag.mean()), float(lag.max()))
 
@@ -43,8 +43,10 @@ def diagnose(
     norm: Tensor,
     lags: list[Lag],
 ) -> dict[str, float]:
-    """Numbers of one update by name, for a train line of the metrics; ``lags`` are of every batch
-    since the last time.
+    """The numbers of one update by name, for a train line of the metrics.
+
+    ``found`` is the update's objective, ``gradient`` its gradient after the clip, ``norm`` the
+    gradient's norm before; ``lags`` are of every batch since the last diagnostics.
     """
     if not found.valid.any():
         return {"loss": found.losses.total.item()}
@@ -57,7 +59,7 @@ def diagnose(
             "trainable_inv_temperature": weights["log_inv_temperature"].detach().exp(),
             "trainable_gradient": view(gradient, weights.layout, "log_inv_temperature"),
         }
-    # one transfer from the device for all
+    # one transfer from the device for all of them
     values = torch.stack([x.float().reshape(()) for x in numbers.values()]).tolist()
     return dict(zip(numbers, values, strict=True)) | _data(model, batch, lags)
 

@@ -1,5 +1,5 @@
-"""Evaluation episodes, separate from training. ``play`` is the one loop: the Evaluator of a
-training run and ``dicerl evaluate`` use it.
+"""Evaluation episodes, separate from training. Their one loop, ``play``, serves the Evaluator of a
+training run and ``dicerl evaluate``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dicerl.records.vocabulary import EVALUATED, GREEDY
 
 
 def summarise(returns: np.ndarray) -> dict[str, Any]:
+    """Statistics of episode returns [N], by their names in an evaluation line."""
     return {
         "mean_return": float(returns.mean()),
         "median_return": float(np.median(returns)),
@@ -28,7 +29,9 @@ def summarise(returns: np.ndarray) -> dict[str, Any]:
 
 
 def by_name(config: Config, behaviour: np.ndarray) -> dict[str, list[float]]:
-    """{"inv_temperatures": [...]}, or what the family has.    [N, numbers]"""
+    """Behaviours [N, numbers] by their names in an evaluation line: {"inv_temperatures": [...]}, or
+    what the family has.
+    """
     return {
         EVALUATED.name(name): [round(float(x), 4) for x in behaviour[:, i]]
         for i, name in enumerate(NUMBERS[config.behaviour.family])
@@ -36,16 +39,16 @@ def by_name(config: Config, behaviour: np.ndarray) -> dict[str, list[float]]:
 
 
 class Step(NamedTuple):
-    """One step of every environment, for whoever watches."""
+    """One step of every environment, as ``play`` passes it to ``watch``."""
 
     number: int
     value: np.ndarray  # [N], V(s)
-    # [N, A], the behaviour policy at s; a greedy episode takes A's best action instead of drawing
+    # [N, A], the behaviour policy at s; a greedy episode takes A's best action instead of sampling
     # from it
     log_pi: np.ndarray
     action: np.ndarray  # [N]
     reward: np.ndarray  # [N], raw
-    returns: np.ndarray  # [N], so far, this reward included; of an episode that ended: its return
+    returns: np.ndarray  # [N], so far, including this reward; final once the episode has ended
     alive: np.ndarray  # [N], bool: not ended yet
 
 
@@ -59,8 +62,8 @@ def play(
     max_steps: int,
     watch: Callable[[Step], None] = lambda step: None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first episode of every environment: (raw returns, which ended before ``max_steps``).
-    [N], [N]
+    """Play the first episode of every environment, for at most ``max_steps``; return (raw returns
+    [N], whether each ended [N]).
 
     Environment i acts with ``behaviour[i]`` [numbers], or greedily where ``greedy[i]``. ``watch``
     is called after each step.
@@ -88,7 +91,7 @@ def play(
 
 
 class Evaluator:
-    """The first episode of each of 2N environments: N with behaviours from a region, N greedy."""
+    """Plays the first episode of 2N environments: N with behaviours from a region, N greedy."""
 
     def __init__(
         self, model: ActorCritic, make_env: MakeEnv | None = None, env_threads: int = 0
@@ -100,8 +103,8 @@ class Evaluator:
     def evaluate(
         self, region: Region, seed: np.random.SeedSequence, beat: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
-        """An evaluation line of the metrics. ``beat`` is called now and then: long episodes are a
-        sign of life.
+        """Play the episodes; return the values of an evaluation line. ``beat`` is called every 100
+        steps: long episodes need a sign of life.
         """
         rng = np.random.default_rng(seed)
         behaviour = self.model.draw(region, rng, self.episodes)

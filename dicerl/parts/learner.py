@@ -1,6 +1,6 @@
 """The Learner: fetch the weights, compute a batch's gradient, apply it, publish.
 
-What the gradient is of stands in objective.py, how it is applied in optimizer.py.
+objective.py defines the loss, optimizer.py applies its gradient.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from dicerl.parts.objective import Objective, Scaling, Targets, draw_scaling, ob
 from dicerl.parts.optimizer import Optimizer
 from dicerl.parts.sequence import Arrays, schema
 
-NOT_TRAINED_ON = ("stream", "created")  # fields of a window that only tell where it comes from
+NOT_TRAINED_ON = ("stream", "created")  # fields that only record a window's origin
 
 
 class Learner:
-    """``threads`` share the sequences of a batch. On a CPU that fills cores better than threads
-    inside each operation, most of which are too small to share (docs/architecture.md).
+    """Trains the model's weights, a batch at a time.
 
-    Learners of several processes may train one set of ``weights``, each on batches of its own. Each
-    starts an update with the weights as they are then; while it computes, the others apply theirs,
-    so its gradient is about as many updates late as there are other learners. ``publish`` gets the
-    vector of the network and the number of updates behind it, every ``runtime.push_every`` updates.
+    ``threads`` split the sequences of a batch. On a CPU that uses cores better than threads inside
+    each operation, most of which are too small to split (docs/architecture.md).
+
+    Learners in several processes may train one set of ``weights``, each on its own batches. Each
+    starts an update from the current weights; while it computes, the others apply theirs, so its
+    gradient is late by about as many updates as there are other learners. ``publish`` is called
+    with the network's vector and its version every ``runtime.push_every`` updates.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Learner:
         self.optimizer = Optimizer(self.config, total)
         self.weights = (weights or Weights(model.flat)).on(self.device)
         self._publish = publish
-        self._fetched = -1  # updates behind the network's own weights
+        self._fetched = -1  # version of the network's own weights
         self.fetch()
         self.threads = min(threads, self.config.sequence.batch)
         self._pool: ThreadPoolExecutor | None = None
@@ -82,10 +84,10 @@ class Learner:
     def update(
         self, batch: Arrays, diagnose: bool = False, number: int | None = None
     ) -> dict[str, float] | None:
-        """One step of AdamW on a batch [L, B, ...]; the diagnostics where asked for.
+        """Take one step of AdamW on a batch [L, B, ...]; return its diagnostics if ``diagnose``.
 
-        ``number`` tells batches apart that several learners train at the same time; it is the
-        number of updates where it is not given.
+        ``number`` is the batch's number in the run, which distinguishes batches that several
+        learners train at the same time; by default it is the number of updates.
         """
         self.fetch()
         scaling = draw_scaling(self.config, self.updates if number is None else number, self.device)
@@ -129,7 +131,7 @@ class Learner:
 
     @torch.no_grad()
     def fetch(self) -> None:
-        """The weights as they are now into the network, where they are not its own."""
+        """Copy the current weights into the network, unless they are the network's own."""
         vector = self.model.flat.vector
         if self.weights.vector is not vector and self._fetched != self.updates:
             with self.weights.lock:
@@ -137,13 +139,16 @@ class Learner:
                 self._fetched = self.updates
 
     def publish(self) -> None:
-        """The weights as they are now; to be called by who holds the lock, or nobody else."""
+        """Publish the current weights. Call it with the weights' lock held, or while no other
+        learner trains.
+        """
         if self._publish is not None:
             self._publish(self.weights.vector.detach().cpu(), self.updates)
 
     def _compute_gradient(self, data: dict[str, Tensor], scaling: Scaling) -> Objective:
-        """The gradient of the batch's loss into ``gradient``. Every loss is a mean over valid
-        steps, so that of a batch is its shards' weighted by their number of valid steps.
+        """Compute the gradient of the batch's loss into ``gradient``. Every loss is a mean over
+        valid steps, so the batch's is the mean of its shards' losses, weighted by their number of
+        valid steps.
         """
         if self._pool is None:
             found = objective(self.model, data, scaling)
@@ -180,7 +185,7 @@ def _columns_of(scaling: Scaling, columns: slice) -> Scaling:
 
 
 def _joined(shards: tuple[Objective, ...]) -> Objective:
-    """The shards of a batch side by side; their losses are weighted already."""
+    """Join the shards of a batch side by side; their losses are weighted already."""
 
     def side_by_side(tensors: tuple[Tensor, ...]) -> Tensor:
         return torch.cat([x.detach() for x in tensors], 1)  # [T, B, ...]

@@ -24,20 +24,22 @@ from dicerl.core import critic, losses, policy, targets
 
 
 class Scaling(NamedTuple):
-    """The weights of L_Q and L_pi, each for all sequences or [B]."""
+    """The weights of L_Q and L_pi: each one number, or [B] with one for each sequence."""
 
     alpha: float | Tensor
     beta: float | Tensor
 
 
 class Targets(NamedTuple):
+    """The targets of V and Q, and the advantage of the policy gradient."""
+
     value: Tensor  # [T, B] vs_t
     q: Tensor  # [T, B] qs_t
-    advantage: Tensor  # [T, B] of the policy gradient
+    advantage: Tensor  # [T, B]
 
 
 class Objective(NamedTuple):
-    """The losses, and what led to them."""
+    """The losses of a batch, and what they were computed from."""
 
     losses: losses.Losses
     window: PolicyWindow  # T + 1 steps
@@ -48,7 +50,9 @@ class Objective(NamedTuple):
 
 
 def objective(model: ActorCritic, batch: dict[str, Tensor], scaling: Scaling) -> Objective:
-    """The loss of a batch of windows [L, B, ...]; its gradient is the update."""
+    """The objective of a batch of windows [L, B, ...]; the update is the gradient of its
+    ``losses.total``.
+    """
     cfg, start = model.config.loss, model.config.sequence.burn_in
     log_mu, discount, valid = (batch[n][start:-1] for n in ("log_prob", "discount", "valid"))
     reward = model.shaped(batch["reward"][start:-1])  # [T, B], as those above
@@ -64,7 +68,7 @@ def objective(model: ActorCritic, batch: dict[str, Tensor], scaling: Scaling) ->
     target = trace(cfg, window.value, q, every_q, log_pi, reward, discount, log_ratio, valid)
     rho = targets.clipped_ratio(log_ratio, valid, cfg.rho_bar)
 
-    # From here on the T trained steps.
+    # From here on only the T trained steps.
     value, advantage, q, action = value[:-1], advantage[:-1], q[:-1], actions[:-1]
     inv, weight = inv[:-1], None if weight is None else weight[:-1]
     policy_loss = losses.policy_loss(advantage, inv.detach(), action, rho, target.advantage, weight)
@@ -113,8 +117,8 @@ def trace(
     log_ratio: Tensor,
     valid: Tensor,
 ) -> Targets:
-    """The targets of the T trained steps by ``loss.estimator``: V, Q and pi are of T + 1 steps, the
-    rest of T.
+    """The targets of the T trained steps by ``loss.estimator``: ``value``, ``q``, ``every_q`` and
+    ``log_pi`` have T + 1 steps, the rest T. ``q`` is of the actions taken, ``every_q`` of all.
     """
     common = (reward, discount, log_ratio, valid)
     rho_bar, c_bar = cfg.rho_bar, cfg.c_bar
@@ -140,8 +144,8 @@ def _auxiliary(model: ActorCritic, window: PolicyWindow, action: Tensor) -> Tens
 
 
 def draw_scaling(config: Config, number: int, device: torch.device) -> Scaling:
-    """alpha and beta of batch ``number``: fixed, or drawn anew for every sequence of every batch
-    (the ablation ``random_scaling``).
+    """alpha and beta of batch ``number``: fixed, or drawn for every sequence of every batch (the
+    ablation ``random_scaling``).
     """
     cfg = config.loss
     if cfg.scaling == "fixed":

@@ -14,13 +14,15 @@ from dicerl.config import Config
 
 
 class Rates(NamedTuple):
+    """The scheduled rates of one update."""
+
     learning_rate: float
     weight_decay: float
 
 
 def total_updates(config: Config, action_repeat: int) -> int:
-    """Updates of the whole run: every step is trained ``reuse`` times in batches of B * T steps,
-    without those replayed.
+    """The number of updates of the whole run: every step is trained ``reuse`` times, in batches of
+    B * T steps less those replayed.
     """
     s = config.sequence
     trained = config.frames / action_repeat * s.reuse
@@ -28,8 +30,8 @@ def total_updates(config: Config, action_repeat: int) -> int:
 
 
 def schedule(config: Config, updates: float, total: int) -> Rates:
-    """Linear warm-up, then both linear to 0 over the run's ``total`` updates (docs/paper.md
-    2.6).
+    """The rates after ``updates`` of the run's ``total`` updates: linear warm-up of the learning
+    rate, then both linear to 0 (docs/paper.md 2.6).
     """
     o = config.optimizer
     warmup = o.warmup * total if o.warmup < 1 else o.warmup
@@ -41,20 +43,20 @@ def schedule(config: Config, updates: float, total: int) -> Rates:
 
 
 class Optimizer:
-    """One step of AdamW at a time. Its state is in the weights, so learners can share it."""
+    """AdamW with its clip and schedules. Its state is in the weights, so learners can share it."""
 
     def __init__(self, config: Config, total: int) -> None:
         self.config, self.total = config, total
 
     def clip(self, gradient: Tensor) -> Tensor:
-        """Scale ``gradient`` down to the clip norm, in place; the norm it had."""
+        """Scale ``gradient`` down to the clip norm, in place; return the norm it had."""
         norm: Tensor = torch.linalg.vector_norm(gradient)
         gradient.mul_((self.config.optimizer.clip_norm / (norm + 1e-6)).clamp_max(1.0))
         return norm
 
     @torch.no_grad()
     def step(self, weights: Weights, gradient: Tensor) -> Rates:
-        """Change the weights by the gradient of their parameters; the rates it was done with."""
+        """Apply the gradient of the parameters to ``weights``; return the rates used."""
         o = self.config.optimizer
         # Reset steps are no data: progress is counted in whole batches of valid steps, so the
         # schedules end with the run.

@@ -1,9 +1,9 @@
 """The Parameter Server: the newest parameters and their version, in memory that processes can
 share, without a lock.
 
-Two buffers take turns: version number n lives in buffer n mod 2, and the counter moves only after
-the buffer is complete. A reader whose counter did not move while it copied has a whole set. Nobody
-holds a lock, so a process that dies here blocks nobody.
+Two buffers alternate: push number n writes buffer n mod 2, and the counter moves only after the
+buffer is complete. If the counter did not move during a reader's copy, the copy is consistent.
+Nobody holds a lock, so a process that dies here blocks nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from torch import Tensor
 
 
 class ParameterServer:
+    """Holds the newest vector of ``size`` parameters and buffers; ``shared`` between processes."""
+
     def __init__(self, size: int, shared: bool = False) -> None:
         self._buffers = torch.zeros(2, size)
         self._counter = torch.zeros(1, dtype=torch.int64)  # pushes so far
@@ -23,7 +25,7 @@ class ParameterServer:
 
     @torch.no_grad()
     def push(self, flat: Tensor, version: int) -> None:
-        """Publish parameters; ``version`` is the number of learner updates behind them."""
+        """Publish the vector ``flat``; ``version`` is the number of learner updates behind it."""
         turn = int(self._counter) + 1
         self._buffers[turn % 2].copy_(flat)
         self._versions[turn % 2] = version
@@ -31,8 +33,8 @@ class ParameterServer:
 
     @torch.no_grad()
     def pull(self, into: Tensor, known: int = -1) -> int | None:
-        """Copy the newest parameters and tell their version, or None where that is ``known`` or
-        nothing was pushed yet.
+        """Copy the newest parameters into ``into`` and return their version; return None if that is
+        ``known`` or nothing was pushed yet.
         """
         while True:
             turn = int(self._counter)

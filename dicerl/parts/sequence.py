@@ -1,13 +1,14 @@
-"""The trajectory schema, once: what an actor records, a collector holds and a learner reads.
+"""The trajectory schema, defined once: what an actor records, a collector holds and a learner
+reads.
 
 A window holds L = burn_in + T + 1 steps of one environment's stream; its last step is the bootstrap
 (observation and action only), which is step T's successor. Windows follow each other with stride T,
 so each step is trained in exactly one window and is burn-in for the next. Before a stream's first
-step the window is padded with steps that are not valid.
+step the window is padded with invalid steps.
 
-Episode ends live in ``discount`` (0 where the step terminated) and ``valid`` (0 on the reset step
-that follows a last step). The first observation of an episode is the one after a step that is not
-valid: there the recurrent state is zero.
+Episode ends are encoded in ``discount`` (0 where the step terminated) and ``valid`` (0 on the reset
+step after an episode's last step). The first observation of an episode follows an invalid step:
+there the recurrent state is zero.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from dicerl.envs.base import EnvSpec
 
 @dataclass(frozen=True)
 class Field:
+    """One field of a window: the shape and dtype of one value."""
+
     shape: tuple[int, ...]
     dtype: np.dtype
     per_step: bool = True  # [L, ...] in a window; otherwise one value a window
@@ -34,6 +37,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def schema(config: Config, spec: EnvSpec) -> Schema:
+    """The fields of a window for this config and environment."""
     f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
     return {
         "observation": Field(spec.observation_shape, spec.observation_dtype),
@@ -42,7 +46,7 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
         "discount": Field((), f32),  # gamma, or 0 where the step terminated the episode
         "valid": Field((), flag),  # 0: a reset step or padding, no data
         "log_prob": Field((), f32),  # log mu(a_t|s_t) of the policy that acted
-        # of the episode: inv_temperature, 1/tau, or its family's own
+        # the episode's behaviour: inv_temperature (1/tau), or the numbers of its family
         **{name: Field((), f32) for name in NUMBERS[config.behaviour.family]},
         "scale": Field((), f32),  # A is measured in units of this (1 where behaviour.scale is raw)
         "version": Field((), i64),  # learner updates behind the parameters that acted
@@ -58,12 +62,13 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
 
 
 def window_length(config: Config) -> int:
+    """L, the number of steps in a window."""
     return config.sequence.burn_in + config.sequence.length + 1
 
 
 def allocate(fields: Schema, length: int, count: int) -> Arrays:
-    """Zeros for ``count`` windows side by side, time-major: [L, count, ...], or [count, ...] where
-    not per step.
+    """Zero arrays for ``count`` windows side by side, time-major: [L, count, ...], or [count, ...]
+    for fields that are not per step.
     """
     return {
         n: np.zeros(((length, count) if f.per_step else (count,)) + f.shape, f.dtype)
@@ -72,7 +77,7 @@ def allocate(fields: Schema, length: int, count: int) -> Arrays:
 
 
 def window_bytes(fields: Schema, length: int) -> int:
-    """Memory of one window."""
+    """The memory of one window, in bytes."""
     return sum(
         int(np.prod(f.shape, dtype=np.int64)) * f.dtype.itemsize * (length if f.per_step else 1)
         for f in fields.values()
@@ -101,7 +106,7 @@ class Store:
         self._view()
 
     def write(self, slots: list[int], windows: Arrays, columns: list[int]) -> None:
-        """Columns of a block of windows into slots."""
+        """Copy ``columns`` of a block of windows [L, N, ...] into ``slots``."""
         for name, field in self.fields.items():
             to, source = self.arrays[name], windows[name]
             if not field.per_step:
@@ -113,7 +118,7 @@ class Store:
                 to[:, slots] = source[:, columns]
 
     def read(self, slots: list[int]) -> Arrays:
-        """A batch, copied out: [L, B, ...], or [B, ...] for what a window has once."""
+        """Copy a batch out of ``slots``: [L, B, ...], or [B, ...] for fields not per step."""
         return {
             n: np.take(self.arrays[n], slots, axis=1 if f.per_step else 0)
             for n, f in self.fields.items()
