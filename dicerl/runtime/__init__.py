@@ -1,1 +1,1 @@
-"""Who wires the parts and watches over them: nothing of the algorithm is in here."""
+"""Wiring and supervision of the parts; nothing of the algorithm is here."""

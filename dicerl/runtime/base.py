@@ -1,4 +1,4 @@
-"""What a runtime is given and must do, and what the supervisor asks of a transport.
+"""Interfaces: what a runtime gets and must do, and what the supervisor needs of a transport.
 
 There are two runtimes, and one transport so far:
 
@@ -26,7 +26,7 @@ Role = Literal["actor", "learner", "evaluator"]
 
 @dataclass(frozen=True)
 class RunContext:
-    """All that a runtime is given."""
+    """Everything that a runtime gets."""
 
     config: Config
     spec: EnvSpec
@@ -34,18 +34,20 @@ class RunContext:
     model: ActorCritic  # with the weights the run starts from
     coordinator: Coordinator
     make_env: MakeEnv | None = None
-    start: Checkpoint | None = None  # what the run goes on from
-    stop: Callable[[], bool] = lambda: False  # whether somebody asked for the end
-    on_batch: OnBatch | None = None  # sees every batch before it is trained
+    start: Checkpoint | None = None  # the checkpoint to continue from
+    stop: Callable[[], bool] = lambda: False  # whether a stop was requested
+    on_batch: OnBatch | None = None  # called with every batch before it is trained
 
 
 class Runtime(Protocol):
+    """Trains a run with actors, learners and an evaluator."""
+
     def run(self) -> bool:
-        """Train to the end of the run, or to a stop; True where the run is complete."""
+        """Train to the end of the run or until stopped; return whether the run is complete."""
         ...
 
     def close(self) -> None:
-        """End all that was started; what had to be kept was saved before."""
+        """End everything that was started; nothing is saved here."""
         ...
 
 
@@ -53,29 +55,29 @@ class Handle(Protocol):
     """A child as its transport sees it."""
 
     def send(self, message: Any) -> None:
-        """To a child that has gone nothing is sent: ``Ended`` tells of it."""
+        """Send a message; a child that has ended gets none, and ``Ended`` reports that."""
         ...
 
     def kill(self) -> None:
-        """End it and wait for that; no message of it comes afterwards, ``Ended`` neither."""
+        """End the child and wait for that; no message from it follows, not even ``Ended``."""
         ...
 
 
 class Transport(Protocol):
-    """Starts children and carries messages (messages.py). Sequences, parameters and weights go
-    between the children by its own means; the supervisor only names slots.
+    """Starts children and carries messages (messages.py). Sequences, parameters and weights pass
+    between the children by the transport's own means; the supervisor only names slots.
     """
 
     def start(self, role: Role, *args: Any) -> Handle:
-        """A child that does what roles.py says, with these arguments."""
+        """Start a child in a role of roles.py, with these arguments for it."""
         ...
 
     def receive(self, seconds: float) -> Iterator[tuple[Handle, Any]]:
-        """What came from any child, after waiting for at most so long. Messages of one child come
-        in order, ``Ended`` is its last.
+        """Wait at most ``seconds`` for messages; yield them with their children. The messages of
+        one child come in order, and ``Ended`` is its last.
         """
         ...
 
     def close(self) -> None:
-        """End every child that is left."""
+        """End every remaining child."""
         ...

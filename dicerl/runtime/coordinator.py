@@ -1,7 +1,7 @@
 """What every runtime keeps in one place: the counters of the run, the vote, metrics and progress,
 and when to evaluate, save or stop.
 
-Nobody else changes a counter; a runtime tells what happened.
+Only the coordinator changes a counter; a runtime reports what happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ RECENT = 100  # episodes behind "recent return"
 
 
 class Coordinator:
-    """``start`` is the state of the checkpoint that the run goes on from."""
+    """Counters, vote, metrics and progress of a run; ``start`` is the state of the checkpoint that
+    it continues from.
+    """
 
     def __init__(
         self,
@@ -76,20 +78,21 @@ class Coordinator:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training so far, in all lives of the run."""
+        """Seconds of training so far, including before a resume."""
         return self._state.elapsed + time.monotonic() - self._started
 
     def counters(self) -> dict[str, int]:
+        """The counters that every line of the metrics holds."""
         return {"agent_steps": self.agent_steps, "frames": self.frames, "updates": self.updates}
 
     def event(self, name: str, **values: Any) -> None:
-        """A line of the metrics for what happens now and then."""
+        """Write an event line to the metrics."""
         self.metrics.write("event", self.counters(), {"event": name, **values})
 
     # --- what actors did
 
     def stepped(self, count: int) -> None:
-        """Agent steps were taken."""
+        """Count agent steps that were taken."""
         self._state.agent_steps += count
 
     def collected_all(self) -> bool:
@@ -97,7 +100,7 @@ class Coordinator:
         return self.frames >= self.config.frames
 
     def end_episodes(self, actor: int, episodes: list[Episode]) -> None:
-        """Episodes that ended teach the vote."""
+        """Teach the vote the returns of ended episodes, count them and write their lines."""
         for e in episodes:
             self.behaviours.update(e.behaviour, e.episode_return, actor)
             self._state.episodes += 1
@@ -110,7 +113,7 @@ class Coordinator:
             )
 
     def next_behaviours(self, actor: int, wanted: int) -> list[Behaviour]:
-        """Of an actor's next episodes."""
+        """Draw ``wanted`` behaviours for an actor's next episodes."""
         return [self.behaviours.next(actor) for _ in range(wanted)]
 
     # --- what learners did
@@ -118,7 +121,7 @@ class Coordinator:
     def trained(
         self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None
     ) -> None:
-        """One learner update was made; its diagnostics, where there are some, make a train line."""
+        """Count one learner update; its diagnostics, if any, make a train line with ``extra``."""
         self._state.updates += 1
         if diagnostics is None:
             return
@@ -150,8 +153,8 @@ class Coordinator:
         }
 
     def _tiles(self) -> dict[str, list[float]]:
-        """Value and visits of every tile of the first vote; of each number by name where the
-        family has several.
+        """Value and visits of every tile of the first vote; by name of the number if the family has
+        several.
         """
         tiles: dict[str, list[float]] = {}
         names = self.behaviours.names
@@ -166,21 +169,22 @@ class Coordinator:
     # --- evaluation
 
     def evaluation_due(self) -> bool:
+        """Whether it is time for an evaluation."""
         every = self.config.evaluation.every
         return every > 0 and self.frames - self._state.evaluated_at >= every
 
     def evaluation_begins(self) -> None:
-        """One was asked for: the next is due ``evaluation.every`` frames from now."""
+        """Record the start of an evaluation: the next is due in ``evaluation.every`` frames."""
         self._state.evaluated_at = self.frames
 
     def evaluated(self, result: dict[str, Any], version: int) -> None:
-        """An evaluation of the parameters after ``version`` updates has this result."""
+        """Record the result of an evaluation of the parameters after ``version`` updates."""
         self._last_evaluation = result
         self.metrics.write("evaluation", self.counters(), {**result, "version": version})
         score, state = result["mean_return"], self._state
         if state.best_evaluation is None or score > state.best_evaluation:
             state.best_evaluation = score
-            state.best_checkpoint = None  # the next checkpoint is the one to keep
+            state.best_checkpoint = None  # the next checkpoint becomes the best one
         self.progress.say(
             f"evaluation at {self.frames:,} frames: {score:.2f} ± {result['stderr']:.2f} (best"
             f" region), {result['greedy_mean_return']:.2f} ± {result['greedy_stderr']:.2f} (greedy)"
@@ -189,12 +193,14 @@ class Coordinator:
     # --- checkpoints
 
     def checkpoint_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
         every = self.config.checkpoint.every
         return every > 0 and self.frames - self._state.saved_at >= every
 
     def checkpoint_begins(self) -> None:
-        """One of the weights as they are now: the next is due ``checkpoint.every`` frames from
-        now, and it is the best one's if an evaluation was the best since the last.
+        """Record the start of a checkpoint of the current weights: the next is due in
+        ``checkpoint.every`` frames. It becomes the best one if there was a new best evaluation
+        since the last.
         """
         self._state.saved_at = self.frames
         if self._state.best_evaluation is not None and self._state.best_checkpoint is None:
@@ -203,7 +209,7 @@ class Coordinator:
     def state(
         self, steps_trained: int, incarnation: int, serial: SerialState | None = None
     ) -> RunState:
-        """Where the run stands, for a checkpoint, with what the runtime knows of it."""
+        """The state of the run for a checkpoint; the arguments are what only the runtime knows."""
         return dataclasses.replace(
             self._state,
             frames=self.frames,
@@ -217,14 +223,14 @@ class Coordinator:
         )
 
     def saved(self) -> None:
-        """A checkpoint is complete: older ones may go."""
+        """Remove older checkpoints, now that a new one is complete."""
         keep, best = self.config.checkpoint.keep, self._state.best_checkpoint
         checkpoint.prune(self.run.directory, keep, best)
 
-    # --- what a person sees
+    # --- what the user sees
 
     def show(self, force: bool = False) -> None:
-        """Refresh the progress line."""
+        """Refresh the progress display, even if it is too early with ``force``."""
         values = {
             **self._latest,
             "frames": self.frames,
@@ -233,13 +239,13 @@ class Coordinator:
             "episodes": self._state.episodes,
             "recent_return": self._recent_return(),
             "best_evaluation": self._state.best_evaluation,
-            # to be called: it takes longer than all else here
+            # passed as a callable: it takes longer than everything else here
             "favoured": self.behaviours.favoured,
         }
         self.progress.update(values, force)
 
     def close(self) -> None:
-        """End the metrics; what the run came to goes into its summary."""
+        """Close the metrics; put the results into the run's summary."""
         self.run.summary = {
             **self.counters(),
             "episodes": self._state.episodes,

@@ -1,4 +1,4 @@
-"""From a prepared run to its end: say what it is, choose the runtime, stop on signals, close."""
+"""Train a prepared run to its end: describe it, choose the runtime, stop on signals, close."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def run_to_end(
     stop_when: Callable[[], bool] = lambda: False,
     damaged: Sequence[str] = (),
 ) -> Run:
-    """Train a locked run from ``start``, or from the beginning, to its end or to a stop.
+    """Train a locked run from ``start``, or from the beginning, to its end or until stopped by a
+    signal or by ``stop_when``; return it with its summary.
 
-    ``damaged`` are lines about checkpoints that were passed over, for the metrics.
+    ``damaged`` are lines about checkpoints that were skipped, for the metrics.
     """
     config = run.config
     title = f"{spec.name} · {config.variant} · {plan.runtime} · {run.directory}"
@@ -80,7 +81,7 @@ def run_to_end(
             finally:
                 runtime.close()
     except DicerlError as error:
-        with contextlib.suppress(DicerlError):  # perhaps it is the metrics that cannot be written
+        with contextlib.suppress(DicerlError):  # the failure may be that of the metrics
             coordinator.event("failed", reason=str(error))
         raise
     finally:
@@ -99,7 +100,7 @@ def run_to_end(
 
 
 def make_runtime(context: RunContext) -> Runtime:
-    """The runtime that the plan names."""
+    """Make the runtime that the plan names."""
     if context.plan.runtime == "serial":
         from dicerl.runtime.serial import SerialRuntime
 
@@ -111,7 +112,7 @@ def make_runtime(context: RunContext) -> Runtime:
 
 
 def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run: Run) -> list[str]:
-    """What this run is, before it starts."""
+    """The lines that describe a run before it starts."""
     network = model.network
     lstm = f"LSTM {config.network.lstm}" if config.network.lstm else "no LSTM"
     shape = "×".join(map(str, spec.observation_shape))
@@ -132,8 +133,10 @@ def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run:
 
 @contextlib.contextmanager
 def _stop_on_signals(progress: Progress) -> Iterator[Any]:
-    """Ctrl-C or SIGTERM asks for a clean stop with a checkpoint; a second one stops at once."""
-    asked, told = threading.Event(), False
+    """Yield a callable that returns whether to stop. Ctrl-C or SIGTERM requests a clean stop with a
+    checkpoint; a second one stops at once.
+    """
+    asked, announced = threading.Event(), False
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
@@ -144,10 +147,10 @@ def _stop_on_signals(progress: Progress) -> Iterator[Any]:
         asked.set()
 
     def stop() -> bool:
-        nonlocal told
-        # said here, not in the handler: it may have interrupted the drawing of the panel
-        if asked.is_set() and not told:
-            told = True
+        nonlocal announced
+        # printed here, not in the handler, which may have interrupted the drawing of the panel
+        if asked.is_set() and not announced:
+            announced = True
             progress.say("stopping after a checkpoint (again to stop at once)")
         return asked.is_set()
 

@@ -1,6 +1,6 @@
-"""What processes ask of the machine: how many cores there are, and to end with their parent.
+"""The machine, for processes: the number of cores, and how to end together with their parent.
 
-It imports no torch, so the suite's processes can ask too.
+It imports no torch, so that the suite's processes can use it too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process the signal ``number`` when its ``parent`` ends, however
-    that ends; where the parent has gone already, end now.
+    it ends (Linux only); if the parent has ended already, exit now.
     """
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, number)

@@ -1,5 +1,5 @@
-"""What supervisor and children say to each other. Tensors are not among it: sequences are named by
-their slots, parameters by their version.
+"""The messages between supervisor and children. They hold no tensors: sequences are named by their
+slots, parameters by their version.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from dicerl.parts.actor import Episode
 
 
 class Alive(NamedTuple):
-    """A sign of life, about twice a second; of an evaluator, too."""
+    """A sign of life, about twice a second; also sent by an evaluator."""
 
-    steps: int = 0  # agent steps taken since the last message that has steps
+    steps: int = 0  # agent steps since the last message with steps
 
 
 class SlotsWanted(NamedTuple):
-    """Windows are complete and wait for slots; answered with ``Slots``."""
+    """Complete windows wait for slots; answered with ``Slots``."""
 
     steps: int
-    number: int
+    number: int  # of slots
 
 
 class Written(NamedTuple):
-    """These lent slots hold a sequence each."""
+    """The lent slots now hold a sequence each."""
 
     slots: list[int]
 
 
 class EpisodesEnded(NamedTuple):
-    """Episodes that ended; answered with ``Drawn`` where behaviours are wanted."""
+    """Episodes that ended; answered with ``Drawn`` if behaviours are wanted."""
 
     steps: int
     episodes: list[Episode]
-    wanted: int
+    wanted: int  # behaviours
 
 
 class TimesSpent(NamedTuple):
-    """Where an actor's time went lately, as fractions by stage."""
+    """How an actor spent its time since its last report, as fractions by stage."""
 
     fractions: dict[str, float]
 
@@ -49,13 +49,13 @@ class TimesSpent(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """Slots lent: at least one, at most as many as were wanted."""
+    """Lent slots: at least one, at most as many as were wanted."""
 
     slots: list[int]
 
 
 class Drawn(NamedTuple):
-    """Behaviours of the actor's next episodes."""
+    """Behaviours for the actor's next episodes."""
 
     behaviours: list[Behaviour]
 
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Publish the parameters as they are now; answered with ``Published``."""
+    """Publish the current parameters; answered with ``Published``."""
 
 
 class Save(NamedTuple):
@@ -93,7 +93,7 @@ class Progress(NamedTuple):
 
 
 class Published(NamedTuple):
-    """The newest parameters are there for actors and evaluator."""
+    """The newest parameters are available to actors and the evaluator."""
 
 
 class Saved(NamedTuple):
@@ -103,7 +103,7 @@ class Saved(NamedTuple):
 
 
 class NotSaved(NamedTuple):
-    """They could not be written."""
+    """The tensors of a checkpoint could not be written."""
 
     reason: str
 
@@ -112,35 +112,35 @@ class NotSaved(NamedTuple):
 
 
 class Evaluate(NamedTuple):
-    """Play with the newest published parameters; answered with ``Evaluated``."""
+    """Evaluate the newest published parameters; answered with ``Evaluated``."""
 
     region: Region
 
 
 class Evaluated(NamedTuple):
-    """The result, and the updates behind the parameters that played."""
+    """The result of an evaluation, and the version of the parameters."""
 
     result: dict[str, Any]
     version: int
 
 
-# --- from any child, its last words
+# --- from any child, as it ends
 
 
 class Failed(NamedTuple):
-    """Something a person can act on: the run ends with this reason."""
+    """An error the user can act on: the run ends with this reason."""
 
     reason: str
 
 
 class Crashed(NamedTuple):
-    """A bug, or an environment's own."""
+    """A bug, in dicerl or in an environment."""
 
     reason: str
     traceback: str
 
 
 class Ended(NamedTuple):
-    """The child has ended, said by its transport."""
+    """The child has ended; sent by its transport."""
 
     how: str  # "was killed by SIGKILL", "ended with exit code 1"

@@ -1,8 +1,8 @@
-"""Children as processes of this machine: pipes for messages, shared memory for the rest, signals.
+"""Children as processes on this machine: pipes for messages, shared memory for the rest, signals.
 
-Each child has a pipe of its own. Sequences and parameters stay in shared memory that has no name,
-so the kernel frees it with the last process. Nothing outlives the supervisor: on Linux the kernel
-kills each child with it, elsewhere a child ends when its pipe breaks.
+Each child has its own pipe. Sequences and parameters are in unnamed shared memory, which the kernel
+frees with the last process. Nothing outlives the supervisor: on Linux the kernel kills each child
+with it, elsewhere a child ends when its pipe breaks.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from dicerl.runtime.setup import keep_freed_memory, take_long_turns
 
 
 class ProcessTransport:
+    """A Transport whose children are processes of this machine."""
+
     def __init__(self, context: RunContext) -> None:
         config, vector = context.config, context.model.flat.vector
         updates = context.coordinator.updates
@@ -56,7 +58,7 @@ class ProcessTransport:
         )
         self.shared.parameters.push(vector, updates)
         self._children: set[ProcessHandle] = set()
-        # Made once, not for each wait: that would take as long as a message.
+        # Made once: making one for each wait would take as long as a message.
         self._selector = selectors.DefaultSelector()
 
     def start(self, role: Role, *args: Any) -> ProcessHandle:
@@ -69,13 +71,13 @@ class ProcessTransport:
 
     def receive(self, seconds: float) -> Iterator[tuple[ProcessHandle, Any]]:
         ready = self._selector.select(seconds)
-        # What a child said before it died comes before its death: pipes first.
+        # Pipes first: a child's messages come before its end.
         for key, _ in sorted(ready, key=lambda found: isinstance(found[0].fileobj, int)):
             handle: ProcessHandle = key.data
             if handle not in self._children:
-                continue  # it was killed after one of the messages before
+                continue  # an earlier message led to its being killed
             if key.fileobj is handle.pipe:
-                # One message: asking whether there is another takes as long as reading it.
+                # Only one message: polling for another takes as long as reading it.
                 message = handle.receive()
                 if message is not None:
                     yield handle, message
@@ -91,7 +93,7 @@ class ProcessTransport:
                 yield handle, Ended(how)
 
     def forget(self, handle: ProcessHandle) -> None:
-        """No longer listen to this child."""
+        """Stop listening to a child."""
         self._children.discard(handle)
         self._selector.unregister(handle.pipe)
         self._selector.unregister(handle.process.sentinel)
@@ -103,22 +105,25 @@ class ProcessTransport:
 
 
 class ProcessHandle:
+    """A Handle of a child process; ``pipe`` is our end."""
+
     def __init__(self, transport: ProcessTransport, process: Any, pipe: Connection) -> None:
         self._transport, self.process, self.pipe = transport, process, pipe
         self._killed = False
 
     def send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # it died meanwhile: its sentinel tells
+        with contextlib.suppress(OSError):  # it has died: its sentinel reports that
             self.pipe.send(message)
 
     def receive(self) -> Any:
-        """The next message, or None: there will be no more."""
+        """The next message, or None if there will be no more."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
             return None
 
     def how_it_ended(self) -> str:
+        """How the process ended, in words that follow its name."""
         self.process.join(1.0)
         code = self.process.exitcode
         if code is None:
@@ -139,12 +144,12 @@ class ProcessHandle:
 
 
 class PipeChannel:
-    """The child's end."""
+    """The child's end of the pipe, as a Channel (roles.py)."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self.send, self.receive = pipe.send, pipe.recv
-        self._poll = select.poll()  # a fifth of the time of pipe.poll()
+        self._poll = select.poll()  # takes a fifth of the time of pipe.poll()
         self._poll.register(pipe.fileno(), select.POLLIN)
 
     def waits(self) -> bool:
@@ -152,12 +157,14 @@ class PipeChannel:
 
 
 def start_process(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, Connection]:
-    """A child process that does ``role(channel, shared, *args)``, and our end of its pipe."""
+    """Start a process that runs ``role(channel, shared, *args)``; return it and our end of its
+    pipe.
+    """
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    # Threads that wait busily would starve the process that shares their core.
+    # Busy-waiting threads would starve the process that shares their core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # the first start would do it, and unblock the signals that are held below
+    # the first start would do this, and unblock the signals that are blocked below
     resource_tracker.ensure_running()
     with _without_main(), _holding_signals():
         process = context.Process(
@@ -173,8 +180,8 @@ def start_process(role: Callable[..., None], shared: Shared, *args: Any) -> tupl
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Spawned children would run the user's script again unless it is guarded; ours need nothing
-    from it.
+    """Hide the main module: spawned children would run the user's script again unless it is
+    guarded, and ours need nothing from it.
     """
     main = sys.modules["__main__"]
     hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
@@ -190,8 +197,9 @@ def _without_main() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _holding_signals() -> Iterator[None]:
-    """Ctrl-C on the terminal is the supervisor's alone: a child starts with it blocked and then
-    ignores it, and the supervisor gets what came meanwhile when the child has started.
+    """Block SIGINT and SIGTERM while a child starts. Ctrl-C on the terminal is for the supervisor
+    alone: a child starts with it blocked and then ignores it, and the supervisor receives what came
+    meanwhile once the child has started.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -204,7 +212,7 @@ def _child(
     role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # a service manager tells the whole group; the supervisor ends us
+    # a service manager signals the whole group; the supervisor ends us
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     die_with(parent)
@@ -213,7 +221,7 @@ def _child(
     try:
         role(PipeChannel(pipe), shared, *args)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the supervisor has gone or let us go
+        pass  # the supervisor has ended or closed our pipe
     except DicerlError as error:
         pipe.send(Failed(str(error)))
     except BaseException as error:

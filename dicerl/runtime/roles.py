@@ -1,5 +1,5 @@
-"""What children do: actor, learner, evaluator. Each talks to the supervisor over a channel of its
-own, so a child that dies breaks nobody else's; what it works on is shared.
+"""What children do: actor, learner, evaluator. Each has its own channel to the supervisor, so a
+child that dies breaks no other's; the data they work on is shared.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from dicerl.runtime.setup import Plan
 HEARTBEAT = 0.5  # seconds
 TIMES_EVERY = 0.25  # seconds between two TimesSpent of an actor
 FRESH = 0.02  # seconds for which a behaviour drawn ahead may be used
-# of what is likely to be used in that time is drawn ahead: what is left over was drawn in vain
+# the part of the expected use in that time that is drawn ahead: what is left over is never used
 SPARE = 0.75
 
 
 class Channel(Protocol):
-    """A child's way to the supervisor."""
+    """A child's connection to the supervisor."""
 
     def send(self, message: Any) -> None: ...
 
     def receive(self) -> Any:
-        """The next message; waits for it."""
+        """Wait for the next message and return it."""
         ...
 
     def waits(self) -> bool:
-        """Whether a message is there."""
+        """Whether a message is waiting."""
         ...
 
 
 @dataclass
 class Shared:
-    """What every child gets."""
+    """What every child gets; store, parameters and weights are in shared memory."""
 
     config: Config
     spec: EnvSpec
@@ -86,24 +86,24 @@ class Shared:
 def actor_role(
     channel: Channel, shared: Shared, number: int, incarnation: int, first_env: int, num_envs: int
 ) -> None:
-    """Act in environments ``first_env`` to ``first_env + num_envs``, write windows into lent
-    slots.
+    """Act in ``num_envs`` environments, numbered from ``first_env``; write windows into lent slots.
+    ``number`` and ``incarnation`` are the actor's.
     """
     torch.set_num_threads(1)
     config = shared.config
     reported = 0
-    said = time.monotonic()
+    reported_at = time.monotonic()
 
     def steps() -> int:
         """Agent steps since the last call."""
-        nonlocal reported, said
+        nonlocal reported, reported_at
         fresh, reported = actor.agent_steps - reported, actor.agent_steps
-        said = time.monotonic()
+        reported_at = time.monotonic()
         return fresh
 
     def send_sequences(windows: Arrays) -> None:
         columns = list(range(num_envs))
-        stock.flush()  # the vote hears of an episode before its end is trained
+        stock.flush()  # the vote learns of an episode before its end is trained
         while columns:
             channel.send(SlotsWanted(steps(), len(columns)))
             with actor.times("waiting"):  # while the collector is full
@@ -135,7 +135,7 @@ def actor_role(
     while True:
         actor.act()
         actor.advance()
-        if time.monotonic() - said > HEARTBEAT:
+        if time.monotonic() - reported_at > HEARTBEAT:
             stock.flush()
             channel.send(Alive(steps()))
         if time.monotonic() - timed > TIMES_EVERY:
@@ -145,7 +145,7 @@ def actor_role(
 
 def learner_role(channel: Channel, shared: Shared) -> None:
     """Train batches, publish parameters, write the tensors of checkpoints."""
-    torch.set_num_threads(1)  # the learner's threads share batches, not operations
+    torch.set_num_threads(1)  # the learner's threads split batches, not operations
     config, plan = shared.config, shared.plan
     times = Times(*LEARNER_STAGES)
 
@@ -164,8 +164,8 @@ def learner_role(channel: Channel, shared: Shared) -> None:
     on_batch = cloudpickle.loads(shared.on_batch)
     trained, diagnostics = False, None
     while True:
-        # One message an update: that one was trained is said when the next is taken, unless there
-        # is none yet.
+        # One message an update: a trained batch is reported when the next one is copied, or at once
+        # if none is waiting.
         if trained and not channel.waits():
             channel.send(Progress([], trained, diagnostics))
             trained, diagnostics = False, None
@@ -202,7 +202,7 @@ def _save(learner: Learner, folder: Path) -> Saved | NotSaved:
 
 
 def evaluator_role(channel: Channel, shared: Shared) -> None:
-    """Play evaluation episodes with the newest parameters."""
+    """Play evaluation episodes with the newest parameters, whenever asked to."""
     torch.set_num_threads(1)
     config = shared.config
     model = ActorCritic(config, shared.spec)
@@ -225,7 +225,7 @@ ROLES: dict[Role, Callable[..., None]] = {
 
 
 def _expect(kind: type[Any], channel: Channel) -> Any:
-    """The next message, which answers a question."""
+    """The next message, which must be of this kind."""
     message = channel.receive()
     if not isinstance(message, kind):
         raise TypeError(f"expected {kind.__name__}, got {message!r}")
@@ -233,8 +233,8 @@ def _expect(kind: type[Any], channel: Channel) -> Any:
 
 
 class BehaviourStock:
-    """Behaviours drawn ahead of need: where episodes end often, one question serves many of them,
-    and the supervisor wakes less often. Episodes that ended wait here for the next question.
+    """Behaviours drawn ahead: where episodes end often, one request serves many of them, and the
+    supervisor wakes less often. Ended episodes wait here for the next request.
 
     What was drawn is used within FRESH seconds or not at all: no episode starts with what the vote
     preferred long ago.
@@ -243,19 +243,21 @@ class BehaviourStock:
     def __init__(
         self, ask: Callable[[list[Episode], int], None], answer: Callable[[], list[Behaviour]]
     ) -> None:
-        """``ask`` passes on episodes that ended and how many behaviours are wanted; ``answer``
-        waits for those.
+        """``ask`` sends ended episodes and the number of behaviours wanted; ``answer`` waits for
+        those.
         """
         self._ask, self._answer = ask, answer
         self._stock: list[Behaviour] = []
-        self._asked = 0.0
-        self._used = 0  # while what was drawn then was fresh
-        self._ended: list[Episode] = []  # not passed on yet
+        self._asked = 0.0  # time of the last request
+        self._used = 0  # behaviours since then, while the stock was fresh
+        self._ended: list[Episode] = []  # not sent yet
 
     def end_episodes(self, episodes: list[Episode]) -> None:
+        """Keep ended episodes for the next request."""
         self._ended += episodes
 
     def next_behaviours(self, wanted: int) -> Callable[[], list[Behaviour]]:
+        """Take ``wanted`` behaviours from the stock, or request them; the callable returns them."""
         passed = time.monotonic() - self._asked
         if passed < FRESH:
             self._used += wanted
@@ -274,7 +276,7 @@ class BehaviourStock:
         return take
 
     def flush(self) -> None:
-        """Pass on every episode that ended."""
+        """Send all ended episodes."""
         if self._ended:
             self._ask(self._ended, 0)
             self._ended = []

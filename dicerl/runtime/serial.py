@@ -4,9 +4,9 @@ checkpoint.
 An environment's inner state cannot be saved in general, so in this runtime a checkpoint is also a
 restart: right after a window of every environment was sent, the checkpoint is written and all
 environments are reset with seeds derived from the update count. Nothing is lost (every step taken
-stands in a sent window), and unfinished episodes are not reported. A run that is killed and resumed
-from such a checkpoint does exactly what it would have done anyway; a stop by Ctrl-C writes one
-checkpoint more, and so restarts the episodes once more.
+is in a sent window), and unfinished episodes are not reported. A run that is killed and resumed
+from such a checkpoint does exactly what it would have done anyway; a stop by Ctrl-C writes one more
+checkpoint, and so restarts the episodes once more.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from dicerl.runtime.setup import build_model, keep_freed_memory
 
 
 class SerialRuntime:
+    """A Runtime in one process."""
+
     def __init__(self, context: RunContext) -> None:
         config, spec, plan = context.config, context.spec, context.plan
         keep_freed_memory()
@@ -74,7 +76,7 @@ class SerialRuntime:
             self.actor.load_state_dict(saved.actor)
 
     def run(self) -> bool:
-        """Train to the end of the run, or to a stop; True where the run is complete."""
+        """Train to the end of the run or until stopped; return whether the run is complete."""
         c = self.coordinator
         while True:
             while not self.actor.act():
@@ -120,7 +122,7 @@ class SerialRuntime:
         self.coordinator.stepped(self.actor.agent_steps - before)
 
     def _collect(self) -> None:
-        """The actor's windows into the collector; where it is full, train until a slot is free."""
+        """Move the actor's windows into the collector; while it is full, train."""
         assert self._complete is not None
         columns = list(range(self.config.runtime.num_envs))
         while columns:
@@ -136,7 +138,7 @@ class SerialRuntime:
     # --- the learner's turn
 
     def _train(self) -> None:
-        """All the batches there are."""
+        """Train every batch that is ready."""
         while self.collector.ready():
             self._train_batch()
 
@@ -171,10 +173,10 @@ class SerialRuntime:
         c.evaluated(self._evaluator.evaluate(c.behaviours.evaluation_region(), seed), version)
 
     def _save(self) -> None:
-        """A checkpoint between two windows: what the learner, the vote and the waiting sequences
-        need to go on exactly.
+        """Write a checkpoint between two windows: what the learner, the vote and the queued
+        sequences need to continue exactly.
         """
-        self.learner.publish()  # the restart that follows pulls these
+        self.learner.publish()  # the restart that follows pulls these parameters
         books = self.collector
         pending, kept = books.pending(), books.kept()
         sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
@@ -201,11 +203,11 @@ class SerialRuntime:
         self.coordinator.saved()
 
     def _restore(self, start: Checkpoint) -> None:
-        """The learner's and the collector's part of a checkpoint."""
+        """Restore the learner and the collector from a checkpoint."""
         weights, saved = self.learner.weights, start.state.serial
         weights.load_optimizer_tensors(checkpoint.read_tensors(start.path, "optimizer"))
         weights.updates, weights.steps_trained = start.state.updates, start.state.steps_trained
-        if saved is None:  # of another runtime: new streams, no sequences
+        if saved is None:  # from another runtime: new streams, no sequences
             return
         self.learner.lags = [Lag(mean, largest) for mean, largest in saved.lags]
         books = self.collector

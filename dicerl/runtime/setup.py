@@ -1,5 +1,5 @@
-"""What a run needs before its first step: the network, its input statistics, the plan of the
-machine.
+"""What a run needs before its first step: the network, its input statistics, and the plan of how to
+use the machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dicerl.parts.optimizer import total_updates
 from dicerl.parts.sequence import schema, window_bytes, window_length
 from dicerl.runtime.machine import cores
 
-LEARNERS = 2  # at most, where the machine chooses: a gradient is that many updates late, less one
-ENVS_AN_ACTOR = 8  # at least, where the machine chooses
+LEARNERS = 2  # at most, if chosen here: a gradient is that many updates late, less one
+ENVS_AN_ACTOR = 8  # at least, if chosen here
 TURN = 0.02  # seconds a child process computes before another may have its core
 
 
@@ -69,7 +69,7 @@ def available_memory() -> int:
 
 
 def choose_device(name: str) -> torch.device:
-    """``runtime.device`` as torch takes it; auto prefers a GPU."""
+    """The torch device for ``runtime.device``; auto prefers a GPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -83,7 +83,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def plan(config: Config, spec: EnvSpec) -> Plan:
-    """Fill in what the config leaves to the machine; refuse what it cannot hold."""
+    """Choose what the config leaves to the machine; refuse what does not fit into its memory."""
     count, device = cores(), choose_device(config.runtime.device)
     runtime = config.runtime.kind
     if runtime == "auto":
@@ -92,15 +92,15 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     actors = learners = threads = 1
     if runtime == "process":
         # Beside a GPU the actors need the machine. On a CPU a learner of large batches and the
-        # actors may each use every core: whoever waits for the other leaves its cores to it. Few
-        # environments in an actor make inference dear.
+        # actors may each use every core: while one waits, the other has its cores. Few environments
+        # in an actor make inference expensive.
         wanted = count if device.type == "cpu" and not small else count - 1
         actors = config.runtime.num_actors or max(
             1, min(wanted, config.runtime.num_envs // ENVS_AN_ACTOR)
         )
         actors = min(actors, config.runtime.num_envs)
         # A small network's learner is busy with many small operations, which threads of one process
-        # cannot share; with a mere multi-layer perceptron it keeps up with an actor.
+        # cannot share; with only a multi-layer perceptron it keeps up with an actor.
         slow = small and (spec.is_image or config.network.lstm > 0)
         learners = config.runtime.num_learners or (
             min(count, LEARNERS) if slow and device.type == "cpu" else 1
@@ -119,7 +119,7 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         config.sequence.batch, config.runtime.num_envs, learners
     )
     if config.replayed:
-        # what a batch under way holds cannot make room
+        # kept sequences in a batch under way cannot make room
         capacity += config.collector.replay_capacity + config.sequence.batch
     slot = window_bytes(schema(config, spec), window_length(config))
     _require_memory(config, spec, runtime, actors, learners, capacity, slot)
@@ -145,16 +145,16 @@ def _require_memory(
     capacity: int,
     slot: int,
 ) -> None:
-    """Refuse a run that cannot fit, by the field that takes the most."""
+    """Refuse a run that does not fit into memory, naming the field that takes the most."""
     free = available_memory()
     parameters = 0
-    # a smaller one fits anywhere, and torch takes seconds to load its "meta" device
+    # a smaller network fits anywhere, and torch takes seconds to load its "meta" device
     if max(config.network.hidden, config.network.lstm) > 2048:
         with torch.device("meta"):  # counts without taking memory
             parameters = Network(config, spec).num_parameters()
-    # The weights, two moments of AdamW and two published sets; a learner's gradient, for a moment
-    # in two places; the actors' own weights. In the process runtime learners and the supervisor
-    # have their own, too.
+    # The weights, two moments of AdamW and two published sets; a learner's gradient, briefly in two
+    # places; the actors' own weights. In the process runtime learners and the supervisor have their
+    # own, too.
     network = (
         4 * parameters * (5 + 2 * learners + actors + (learners + 1 if runtime == "process" else 0))
     )
@@ -205,17 +205,17 @@ def _require_memory(
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep what is freed instead of giving it back to the system with every tensor.
+    """Have malloc keep freed memory instead of returning it to the system with every tensor.
 
-    A learner frees and takes the same hundred megabytes each update; page faults on fresh pages
-    made normalising a batch of frames six times slower than it is with this (measured:
+    A learner frees and allocates the same hundred megabytes in each update; page faults on fresh
+    pages made normalising a batch of frames six times slower than it is with this (measured:
     docs/architecture.md).
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):  # glibc
             m_trim_threshold, m_top_pad, m_mmap_max, m_arena_max = -1, -2, -4, -8
-            # another thread's own arena could not hold a block above 64 MiB, and would map it anew
+            # another thread's own arena could not hold a block above 64 MiB, and would map it again
             # each time
             libc.mallopt(m_arena_max, 1)
             libc.mallopt(m_mmap_max, 0)
@@ -224,14 +224,14 @@ def keep_freed_memory() -> None:
 
 
 def take_long_turns() -> None:
-    """Ask the scheduler for turns of TURN seconds instead of about 3 ms; kernels before 6.12 do not
-    listen.
+    """Ask the scheduler for time slices of TURN seconds instead of about 3 ms; kernels before 6.12
+    ignore it.
 
-    Actors and learners are more processes than there are cores. A turn of 3 ms is one step of an
-    actor or a fraction of an update, and each one starts with the caches full of another's weights
-    (measured: docs/architecture.md). The supervisor keeps its short turns and so comes first.
+    There are more actors and learners than cores. A slice of 3 ms is one step of an actor or a
+    fraction of an update, and each one starts with the caches full of another's weights (measured:
+    docs/architecture.md). The supervisor keeps its short slices and so comes first.
     """
-    # of sched_setattr, which Python does not have
+    # the system call sched_setattr, which Python does not have
     number = {"x86_64": 314, "aarch64": 274}.get(platform.machine())
     if (
         sys.platform == "linux"
@@ -239,11 +239,12 @@ def take_long_turns() -> None:
         and os.sched_getscheduler(0) == os.SCHED_OTHER
     ):
         # size, policy, flags, nice, priority, runtime in ns, deadline, period
-        wish = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TURN * 1e9), 0, 0)
-        ctypes.CDLL(None).syscall(number, 0, wish, 0)
+        attr = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TURN * 1e9), 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, attr, 0)
 
 
 def amount(size: float) -> str:
+    """A number of bytes as text, in KiB, MiB or GiB."""
     for unit, power in (("GiB", 30), ("MiB", 20)):
         if size >= 2 ** (power - 2):
             return f"{size / 2**power:.2f} {unit}"
@@ -251,14 +252,14 @@ def amount(size: float) -> str:
 
 
 def build_model(config: Config, spec: EnvSpec) -> ActorCritic:
-    """Freshly initialised, the same for the same seed."""
+    """A freshly initialised model, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.integer(seeding.stream(config.seed, "network")))
         return ActorCritic(config, spec)
 
 
 def prepare_model(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> ActorCritic:
-    """A new run's model with the statistics of random play: inputs' mean and deviation, A's
+    """A new run's model with statistics of random play: the inputs' mean and deviation, and A's
     deviation.
     """
     model = build_model(config, spec)
@@ -273,7 +274,7 @@ def prepare_model(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Ac
 
 
 def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndarray:
-    """Observations of uniformly random actions in 8 environments.    [steps / 8, 8, ...]"""
+    """Observations under uniformly random actions in 8 environments.    [steps / 8, 8, ...]"""
     env = make_vector_env(config, 8, make_env)
     rng = np.random.default_rng(seeding.stream(config.seed, "statistics"))
     seen = [env.reset(int(rng.integers(2**31)))]
@@ -286,9 +287,7 @@ def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndar
 
 
 def moments(observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per-element mean and deviation over the first two axes, summed step by step to stay small in
-    memory.
-    """
+    """Per-element mean and deviation over the first two axes, summed stepwise to save memory."""
     total = np.zeros(observations.shape[2:])
     squares = np.zeros(observations.shape[2:])
     for step in observations:

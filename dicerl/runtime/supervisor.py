@@ -1,8 +1,8 @@
 """The supervisor of actors, learners and an evaluator: it keeps the collector's books, feeds the
 learners, watches over all of them, and decides when to save and to evaluate.
 
-It knows no transport: children are started, sent messages and heard through ``Transport``
-(base.py). When no slot is free actors wait. A dead or stuck actor is replaced; a dead or stuck
+It knows no transport: it starts children and exchanges messages with them through ``Transport``
+(base.py). When no slot is free, actors wait. A dead or stuck actor is replaced; a dead or stuck
 learner ends the run with the reason; a dead evaluator loses its evaluation. A checkpoint holds the
 learner, the vote and the counters, not the sequences under way: a resumed run starts new episodes
 and trains on those.
@@ -44,9 +44,9 @@ from dicerl.runtime.messages import (
     Written,
 )
 
-WAIT = 0.2  # seconds for news before the supervisor looks around
-BATCHES_AHEAD = 2  # sent to a learner before it asks
-PATIENCE = 5.0  # times runtime.stuck_seconds, with learners and the evaluator: updates take a while
+WAIT = 0.2  # seconds for messages before the supervisor does its other work
+BATCHES_AHEAD = 2  # at most, sent to a learner and not trained yet
+PATIENCE = 5.0  # times runtime.stuck_seconds, for learners and the evaluator: updates take a while
 STARTING_SECONDS = 120.0  # at least, for a child that still imports or builds its environments
 
 
@@ -56,27 +56,29 @@ class Child:
 
     role: ClassVar[Role]
     handle: Handle | None = None
-    heard: float = 0.0  # when it last said something, or had nothing to answer
-    last_words: str = ""
+    last_seen: float = 0.0  # when it last sent a message, or owed none
+    last_words: str = ""  # why it crashed
 
     def args(self) -> tuple[Any, ...]:
-        """What its role is started with."""
+        """The arguments that its role is started with."""
         return ()
 
     def owes(self) -> bool:
-        """Whether it should say something by and by."""
+        """Whether a message from it is expected."""
         raise NotImplementedError
 
 
 @dataclass
 class ActorChild(Child):
+    """An actor, over all its incarnations."""
+
     role = "actor"
     number: int = 0
     first_env: int = 0
     num_envs: int = 0
-    incarnation: int = 0  # of its present life
+    incarnation: int = 0  # the present one
     restarts: int = 0
-    stepped: bool = False  # in its present life
+    stepped: bool = False  # in its present incarnation
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
     times: dict[str, float] = field(default_factory=dict)  # where its time went lately
@@ -90,9 +92,11 @@ class ActorChild(Child):
 
 @dataclass
 class LearnerChild(Child):
+    """A learner."""
+
     role = "learner"
     ahead: int = 0  # batches it has not trained yet
-    asked: int = 0  # other questions it has not answered yet
+    asked: int = 0  # other requests it has not answered yet
 
     def owes(self) -> bool:
         return self.ahead + self.asked > 0
@@ -100,6 +104,8 @@ class LearnerChild(Child):
 
 @dataclass
 class EvaluatorChild(Child):
+    """The evaluator."""
+
     role = "evaluator"
     evaluating: bool = False
 
@@ -119,7 +125,7 @@ class Supervisor:
         self._batches = self.coordinator.updates  # sent to learners
         self._feeding = True
         self._folder: Path | None = None  # of the checkpoint being written
-        # A resumed run must not repeat the streams of its first life.
+        # A resumed run must not repeat earlier random streams.
         self._incarnation = 0 if context.start is None else context.start.state.incarnation + 1
         self.learners = [LearnerChild() for _ in range(plan.num_learners)]
         self.actors = [
@@ -135,7 +141,7 @@ class Supervisor:
             raise
 
     def run(self) -> bool:
-        """Train to the end of the run, or to a stop; True where the run is complete."""
+        """Train to the end of the run or until stopped; return whether the run is complete."""
         c = self.coordinator
         while not c.collected_all() and not self._stop():
             self._tick()
@@ -146,7 +152,7 @@ class Supervisor:
         complete = c.collected_all()
         for actor in self.actors:
             self._end(actor)
-        # a stop trains what the learner has, a complete run all there is
+        # after a stop, learners train only the batches they have; in a complete run, all there are
         self._feeding = complete
         self._until(lambda: not self._ahead() and not (self._feeding and self.collector.ready()))
         if complete and self.config.evaluation.every:
@@ -161,7 +167,7 @@ class Supervisor:
         return complete
 
     def close(self) -> None:
-        """End every child; what had to be kept was saved before."""
+        """End every child; nothing is saved here."""
         self._transport.close()
         if self._folder is not None:
             checkpoint.discard(self._folder)
@@ -171,23 +177,25 @@ class Supervisor:
             self._tick()
 
     def _tick(self) -> None:
-        """Wait for news from any child, deal with it, keep the learners fed and all alive."""
+        """Handle messages from the children, feed learners, lend slots, and replace or end what is
+        stuck.
+        """
         for handle, message in self._transport.receive(WAIT):
-            self._hear(self._children[handle], message)
+            self._receive(self._children[handle], message)
         self._feed_learners()
         self._lend_slots()
-        self._look_after_silent()
+        self._check_silent()
         self.coordinator.show()
 
     # --- any child
 
     def _start(self, child: Child) -> None:
         child.handle = self._transport.start(child.role, *child.args())
-        child.heard, child.last_words = time.monotonic(), ""
+        child.last_seen, child.last_words = time.monotonic(), ""
         self._children[child.handle] = child
 
     def _end(self, child: Child) -> None:
-        """End its process, or whatever it is; slots an actor had are given back unwritten."""
+        """End a child; the slots lent to an actor are given back unwritten."""
         if child.handle is not None:
             child.handle.kill()
             del self._children[child.handle]
@@ -196,18 +204,18 @@ class Supervisor:
             self.collector.give_back(child.lent)
             child.lent, child.wanted, child.stepped = [], 0, False
 
-    def _tell(self, child: Child, message: Any) -> None:
+    def _send(self, child: Child, message: Any) -> None:
         if child.handle is not None:
             child.handle.send(message)
 
     def _ask(self, learner: LearnerChild, message: Any) -> None:
-        """What it answers beside training batches."""
+        """Send a request other than a batch, which the learner must answer."""
         learner.asked += 1
-        self._tell(learner, message)
+        self._send(learner, message)
 
-    def _hear(self, child: Child, message: Any) -> None:
-        """One message of a child."""
-        child.heard = time.monotonic()
+    def _receive(self, child: Child, message: Any) -> None:
+        """Handle one message from a child."""
+        child.last_seen = time.monotonic()
         match message:
             case Failed(reason):
                 what = "evaluation failed: " if child.role == "evaluator" else ""
@@ -218,15 +226,17 @@ class Supervisor:
             case Ended(how):
                 self._died(child, child.last_words or how)
             case _ if isinstance(child, ActorChild):
-                self._hear_actor(child, message)
+                self._receive_from_actor(child, message)
             case _ if isinstance(child, LearnerChild):
-                self._hear_learner(child, message)
+                self._receive_from_learner(child, message)
             case Evaluated(result, version):
                 self._evaluator.evaluating = False
                 self.coordinator.evaluated(result, version)
 
     def _crashed(self, child: Child, traceback: str) -> None:
-        """A bug: an actor's may be its environment's, and a new one may do better."""
+        """Handle a bug. An actor's may be in its environment, and a new actor may do better; any
+        other ends the run.
+        """
         c = self.coordinator
         match child:
             case ActorChild():
@@ -238,7 +248,7 @@ class Supervisor:
                 raise DicerlError(f"evaluation failed: {child.last_words}")
 
     def _died(self, child: Child, reason: str) -> None:
-        """It ended, or it was silent for too long."""
+        """Handle a child that ended or was silent for too long."""
         self._end(child)
         match child:
             case ActorChild():
@@ -259,8 +269,8 @@ class Supervisor:
                 self.coordinator.event("evaluator_died", reason=reason)
                 self.coordinator.progress.say(f"the evaluator {reason}; this evaluation is skipped")
 
-    def _look_after_silent(self) -> None:
-        """A child that owes us a word for too long is taken for dead."""
+    def _check_silent(self) -> None:
+        """Treat a child as dead if an expected message is overdue."""
         now, stuck = time.monotonic(), self.config.runtime.stuck_seconds
         for child in list(self._children.values()):
             if isinstance(child, ActorChild) and child.stepped:
@@ -270,8 +280,8 @@ class Supervisor:
             else:
                 patience = max(PATIENCE * stuck, STARTING_SECONDS)
             if not child.owes():
-                child.heard = now if child.role != "actor" else child.heard
-            elif now - child.heard > patience:
+                child.last_seen = now if child.role != "actor" else child.last_seen
+            elif now - child.last_seen > patience:
                 if child.role == "learner":
                     raise DicerlError(
                         f"the learner did nothing for {patience:.0f} s; the run ends here"
@@ -280,7 +290,7 @@ class Supervisor:
 
     # --- actors
 
-    def _hear_actor(self, actor: ActorChild, message: Any) -> None:
+    def _receive_from_actor(self, actor: ActorChild, message: Any) -> None:
         match message:
             case Alive(steps):
                 self._stepped(actor, steps)
@@ -295,7 +305,7 @@ class Supervisor:
                 self.coordinator.end_episodes(actor.number, episodes)
                 if wanted:
                     drawn = self.coordinator.next_behaviours(actor.number, wanted)
-                    self._tell(actor, Drawn(drawn))
+                    self._send(actor, Drawn(drawn))
             case TimesSpent(fractions):
                 actor.times = fractions
 
@@ -304,7 +314,9 @@ class Supervisor:
         actor.stepped = actor.stepped or steps > 0
 
     def _replace(self, actor: ActorChild, reason: str) -> None:
-        """A new life with fresh random streams, up to runtime.max_restarts times."""
+        """Start the actor's next incarnation, with fresh random streams, up to
+        runtime.max_restarts times.
+        """
         actor.restarts += 1
         self.coordinator.event(
             "actor_replaced", actor=actor.number, reason=reason, restarts=actor.restarts
@@ -321,14 +333,14 @@ class Supervisor:
         self._start(actor)
 
     def _lend_slots(self) -> None:
-        for actor in sorted(self.actors, key=lambda a: a.heard):  # who waits longest comes first
+        for actor in sorted(self.actors, key=lambda a: a.last_seen):  # longest wait first
             if actor.wanted and self.collector.num_free:
                 actor.lent, actor.wanted = self.collector.lend(actor.wanted), 0
-                actor.heard = time.monotonic()  # its wait was ours: patience starts anew
-                self._tell(actor, Slots(actor.lent))
+                actor.last_seen = time.monotonic()  # it waited for us: patience starts anew
+                self._send(actor, Slots(actor.lent))
 
     def _actor_times(self) -> dict[str, float]:
-        """The actors' mean."""
+        """The mean of the actors' times, by field name."""
         names = {name for actor in self.actors for name in actor.times}
         count = len(self.actors)
         means = {n: sum(a.times.get(n, 0.0) for a in self.actors) / count for n in sorted(names)}
@@ -336,7 +348,7 @@ class Supervisor:
 
     # --- learners
 
-    def _hear_learner(self, learner: LearnerChild, message: Any) -> None:
+    def _receive_from_learner(self, learner: LearnerChild, message: Any) -> None:
         match message:
             case Progress(copied, trained, diagnostics):
                 self.collector.taken(copied)
@@ -356,7 +368,7 @@ class Supervisor:
                 raise checkpoint.failed(self.coordinator.run.directory, self._folder, reason)
 
     def _ahead(self) -> int:
-        """Batches that are not trained yet."""
+        """The number of batches sent to learners and not trained yet."""
         return sum(learner.ahead for learner in self.learners)
 
     def _feed_learners(self) -> None:
@@ -366,16 +378,16 @@ class Supervisor:
                 break
             learner.ahead += 1
             round_, rest = divmod(self._batches, self.config.log_every)
-            # learners that alternate are diagnosed in turn
+            # learners that alternate take turns with diagnostics
             diagnose = rest == round_ % min(len(self.learners), self.config.log_every)
             slots = self.collector.next_batch()
-            self._tell(learner, Batch(slots, diagnose, self._batches))
+            self._send(learner, Batch(slots, diagnose, self._batches))
             self._batches += 1
 
     # --- checkpoints and evaluation
 
     def _save(self) -> None:
-        """Nothing is trained meanwhile: a checkpoint is that of an update."""
+        """Begin a checkpoint. Nothing is trained meanwhile: a checkpoint is of one update."""
         feeding, self._feeding = self._feeding, False
         self._until(lambda: not self._ahead())
         self._feeding = feeding
@@ -406,11 +418,11 @@ class Supervisor:
         if evaluator.handle is None:
             self._start(evaluator)
         self.coordinator.evaluation_begins()
-        evaluator.evaluating, evaluator.heard = True, time.monotonic()
-        self._tell(evaluator, Evaluate(self.coordinator.behaviours.evaluation_region()))
+        evaluator.evaluating, evaluator.last_seen = True, time.monotonic()
+        self._send(evaluator, Evaluate(self.coordinator.behaviours.evaluation_region()))
 
 
 def _split(total: int, parts: int) -> list[tuple[int, int]]:
-    """[first, last) environment of each actor."""
+    """The environments [first, last) of each actor."""
     borders = [total * i // parts for i in range(parts + 1)]
     return list(pairwise(borders))
