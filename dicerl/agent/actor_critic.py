@@ -2,8 +2,8 @@
 trainable tau.
 
 Acting calls ``step``, training calls ``window``. Only this file decides what the network gets
-beside the observation (the last action and reward, 1/tau) and which policy A stands for. So log mu
-of acting and log pi of training are the same number for the same weights.
+besides the observation (the last action and reward, 1/tau) and which policy A stands for. So log
+mu of acting and log pi of training are the same number for the same weights.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class ActorCritic:
         return self._warmed_up(batch, *self._beside(batch))
 
     def _beside(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the network gets beside observations: where episodes start [L, B], and by name the
+        """What the network gets besides observations: where episodes start [L, B], and by name the
         extra inputs that this network uses.
         """
         # At step 0 the stored state is correct already.

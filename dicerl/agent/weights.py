@@ -1,4 +1,4 @@
-"""A network's parameters and buffers as one vector, and the state of training beside it.
+"""A network's parameters and buffers as one vector, and the state of its training.
 
 Copying, publishing and training a network then take one operation each. One for every tensor would
 cost a small network more than the arithmetic. Several learners may train one set of weights in

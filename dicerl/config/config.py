@@ -358,7 +358,7 @@ class Config:
         return dataclasses.asdict(self)
 
     def hash(self) -> str:
-        """A digest, to compare with that of the config a checkpoint was written with."""
+        """A digest that shows whether a checkpoint was written with the same config."""
         data = self.to_dict()
         for old, new in RENAMED.items():  # checkpoints from before the renaming still match
             (section, name), (present_section, present_name) = old.split("."), new.split(".")

@@ -106,7 +106,7 @@ def discard(folder: Path) -> None:
 
 
 def prune(run_dir: Path, keep: int, best: int | None) -> None:
-    """Remove all checkpoints but the newest ``keep`` and the best evaluated one, that of update
+    """Remove all checkpoints but the newest ``keep`` and the best evaluated one, at update
     ``best``.
     """
     for path in checkpoints_of(run_dir)[:-keep]:

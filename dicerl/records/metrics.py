@@ -46,7 +46,7 @@ class Metrics:
 
     def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
         """Append a line of a ``kind`` of vocabulary.py: its ``counters`` (the common fields
-        beside kind and time) and its other ``values``.
+        besides kind and time) and its other ``values``.
 
         Names are not checked here, since it is called for every episode; tests/test_vocabulary.py
         compares them with their declarations.
@@ -105,7 +105,7 @@ class Metrics:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn an OSError into one that names the file: that of a full disk does not."""
+    """Turn an OSError into an error that names the file: a full disk's does not."""
     try:
         yield
     except OSError as error:

@@ -155,7 +155,7 @@ def tile_field(what: str, number: str, several: bool) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of line, and what it holds beside the ``COMMON`` fields. The numbers of a
+    """A kind of line, and what it holds besides the ``COMMON`` fields. The numbers of a
     ``tensorboard`` kind are also written to TensorBoard.
     """
 

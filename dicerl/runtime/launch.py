@@ -81,7 +81,7 @@ def run_to_end(
             finally:
                 runtime.close()
     except DicerlError as error:
-        with contextlib.suppress(DicerlError):  # the failure may be that of the metrics
+        with contextlib.suppress(DicerlError):  # the metrics themselves may have failed
             coordinator.event("failed", reason=str(error))
         raise
     finally:
