@@ -151,7 +151,7 @@ class Weights:
 
     def on(self, device: torch.device) -> Weights:
         """These weights, or a copy on ``device`` if they are on another kind of device."""
-        if self.vector.device.type == device.type:
+        if self.vector.device.type == device.type:  # several GPUs are not used at once
             return self
         copied = Weights.__new__(Weights)
         copied.vector, copied.layout = self.vector.to(device), self.layout

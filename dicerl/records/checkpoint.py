@@ -88,11 +88,12 @@ def save(run_dir: Path, tensors: dict[str, dict[str, Tensor]], state: RunState) 
         raise failed(run_dir, folder, error) from error
 
 
-def failed(run_dir: Path, folder: Path, reason: object) -> CheckpointError:
+def failed(run_dir: Path, folder: Path | None, reason: object) -> CheckpointError:
     """Clean up after a checkpoint that could not be written; return the error to raise, which names
     the checkpoint that is kept.
     """
-    discard(folder)
+    if folder is not None:
+        discard(folder)
     whole = checkpoints_of(run_dir)
     kept = f"{whole[-1]} is complete and kept" if whole else "no earlier checkpoint exists"
     return CheckpointError(

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any
 
-import rich.progress as columns
+import rich.progress as rich_progress
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
@@ -139,12 +139,12 @@ class Bar:
         self._console = Console(stderr=True)
         self._title, self._total, self._quiet = title, total, quiet
         self._printed = time.monotonic()
-        self._bar = columns.Progress(
-            columns.TextColumn("{task.description}"),
-            columns.BarColumn(),
-            columns.MofNCompleteColumn(),
-            columns.TextColumn("{task.fields[word]}"),
-            columns.TimeElapsedColumn(),
+        self._bar = rich_progress.Progress(
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[word]}"),
+            rich_progress.TimeElapsedColumn(),
             console=self._console,
             transient=True,
             disable=quiet or not self._console.is_terminal,

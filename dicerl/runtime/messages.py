@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch to train; answered with ``Progress``."""
+    """A batch to train; answered with ``BatchProgress``."""
 
     slots: list[int]
     diagnose: bool  # whether its diagnostics are wanted
@@ -84,7 +84,7 @@ class Save(NamedTuple):
 # --- from a learner
 
 
-class Progress(NamedTuple):
+class BatchProgress(NamedTuple):
     """A batch was copied out of its slots, or one was trained, or both."""
 
     copied: list[int]  # slots that are no longer needed for this use

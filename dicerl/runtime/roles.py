@@ -32,11 +32,11 @@ from dicerl.runtime.base import Role
 from dicerl.runtime.messages import (
     Alive,
     Batch,
+    BatchProgress,
     Drawn,
     EpisodesEnded,
     Evaluated,
     NotSaved,
-    Progress,
     Publish,
     Published,
     Save,
@@ -167,7 +167,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
         # One message an update: a trained batch is reported when the next one is copied, or at once
         # if none is waiting.
         if trained and not channel.waits():
-            channel.send(Progress([], trained, diagnostics))
+            channel.send(BatchProgress([], trained, diagnostics))
             trained, diagnostics = False, None
         with times("starved"):
             message = channel.receive()
@@ -175,7 +175,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
             case Batch(slots, diagnose, number):
                 with times("copying"):
                     batch = shared.store.read(slots)
-                channel.send(Progress(slots, trained, diagnostics))
+                channel.send(BatchProgress(slots, trained, diagnostics))
                 if on_batch is not None:
                     learner.fetch()
                     on_batch(learner, batch)

@@ -177,19 +177,18 @@ class SerialRuntime:
         sequences need to continue exactly.
         """
         self.learner.publish()  # the restart that follows pulls these parameters
-        books = self.collector
-        pending, kept = books.pending(), books.kept()
+        pending, kept = self.collector.pending(), self.collector.kept()
         sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
         serial = SerialState(
             actor=self.actor.state_dict(),
             uses=[used for _, used in pending],
             kept=len(kept),
-            replay_rng=dict(books.rng.bit_generator.state),
+            replay_rng=dict(self.collector.rng.bit_generator.state),
             lags=[(lag.mean, lag.largest) for lag in self.learner.lags],
-            received=books.received,
-            served=books.served,
-            served_again=books.served_again,
-            retired=books.retired,
+            received=self.collector.received,
+            served=self.collector.served,
+            served_again=self.collector.served_again,
+            retired=self.collector.retired,
         )
         weights = self.learner.weights
         self.coordinator.checkpoint_begins()
@@ -210,11 +209,10 @@ class SerialRuntime:
         if saved is None:  # from another runtime: new streams, no sequences
             return
         self.learner.lags = [Lag(mean, largest) for mean, largest in saved.lags]
-        books = self.collector
-        slots = books.restore(saved.uses, saved.kept)
-        books.received, books.served = saved.received, saved.served
-        books.served_again, books.retired = saved.served_again, saved.retired
-        books.rng.bit_generator.state = saved.replay_rng
+        slots = self.collector.restore(saved.uses, saved.kept)
+        self.collector.received, self.collector.served = saved.received, saved.served
+        self.collector.served_again, self.collector.retired = saved.served_again, saved.retired
+        self.collector.rng.bit_generator.state = saved.replay_rng
         if slots:
             stored = checkpoint.read_tensors(start.path, "sequences")
             sequences = {name: tensor.numpy() for name, tensor in stored.items()}

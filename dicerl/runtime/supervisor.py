@@ -25,6 +25,7 @@ from dicerl.runtime.base import Handle, Role, RunContext, Transport
 from dicerl.runtime.messages import (
     Alive,
     Batch,
+    BatchProgress,
     Crashed,
     Drawn,
     Ended,
@@ -33,7 +34,6 @@ from dicerl.runtime.messages import (
     Evaluated,
     Failed,
     NotSaved,
-    Progress,
     Publish,
     Published,
     Save,
@@ -56,7 +56,7 @@ class Child:
 
     role: ClassVar[Role]
     handle: Handle | None = None
-    last_seen: float = 0.0  # when it last sent a message, or owed none
+    last_seen: float = 0.0  # when it last sent a message, or stopped owing one
     last_words: str = ""  # why it crashed
 
     def args(self) -> tuple[Any, ...]:
@@ -81,6 +81,7 @@ class ActorChild(Child):
     stepped: bool = False  # in its present incarnation
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
+    waits_since: float = 0.0
     times: dict[str, float] = field(default_factory=dict)  # where its time went lately
 
     def args(self) -> tuple[Any, ...]:
@@ -280,7 +281,7 @@ class Supervisor:
             else:
                 patience = max(PATIENCE * stuck, STARTING_SECONDS)
             if not child.owes():
-                child.last_seen = now if child.role != "actor" else child.last_seen
+                child.last_seen = now
             elif now - child.last_seen > patience:
                 if child.role == "learner":
                     raise DicerlError(
@@ -296,7 +297,7 @@ class Supervisor:
                 self._stepped(actor, steps)
             case SlotsWanted(steps, count):
                 self._stepped(actor, steps)
-                actor.wanted = count
+                actor.wanted, actor.waits_since = count, time.monotonic()
             case Written(slots):
                 self.collector.receive(slots)
                 actor.lent = []
@@ -333,10 +334,9 @@ class Supervisor:
         self._start(actor)
 
     def _lend_slots(self) -> None:
-        for actor in sorted(self.actors, key=lambda a: a.last_seen):  # longest wait first
+        for actor in sorted(self.actors, key=lambda a: a.waits_since):  # longest wait first
             if actor.wanted and self.collector.num_free:
                 actor.lent, actor.wanted = self.collector.lend(actor.wanted), 0
-                actor.last_seen = time.monotonic()  # it waited for us: patience starts anew
                 self._send(actor, Slots(actor.lent))
 
     def _actor_times(self) -> dict[str, float]:
@@ -350,7 +350,7 @@ class Supervisor:
 
     def _receive_from_learner(self, learner: LearnerChild, message: Any) -> None:
         match message:
-            case Progress(copied, trained, diagnostics):
+            case BatchProgress(copied, trained, diagnostics):
                 self.collector.taken(copied)
                 if trained:
                     learner.ahead -= 1
@@ -395,8 +395,7 @@ class Supervisor:
         try:
             self._folder = checkpoint.begin(directory)
         except OSError as error:
-            nothing = directory / "checkpoints" / "tmp-none"
-            raise checkpoint.failed(directory, nothing, error) from error
+            raise checkpoint.failed(directory, None, error) from error
         self.coordinator.checkpoint_begins()
         self._ask(self.learners[0], Save(str(self._folder)))
 
