@@ -7,6 +7,9 @@ WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# The tests start some hundred processes: without their byte code each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train test lint clean
 
 train: $(VENV)/installed
