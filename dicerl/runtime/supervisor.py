@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from dicerl.errors import DicerlError
 from dicerl.parts import collector
 from dicerl.records import checkpoint
 from dicerl.records.vocabulary import stage_fields
-from dicerl.runtime.base import Handle, Role, RunContext, Transport
+from dicerl.runtime.base import Handle, RunContext, Transport
+from dicerl.runtime.children import ActorChild, Child, EvaluatorChild, LearnerChild
 from dicerl.runtime.messages import (
     Alive,
     Batch,
@@ -46,72 +46,6 @@ from dicerl.runtime.messages import (
 
 WAIT = 0.2  # seconds for messages before the supervisor does its other work
 BATCHES_AHEAD = 2  # at most, sent to a learner and not trained yet
-PATIENCE = 5.0  # times runtime.stuck_seconds, for learners and the evaluator: updates take a while
-STARTING_SECONDS = 120.0  # at least, for a child that still imports or builds its environments
-
-
-@dataclass
-class Child:
-    """Any child as the supervisor sees it."""
-
-    role: ClassVar[Role]
-    handle: Handle | None = None
-    last_seen: float = 0.0  # when it last sent a message, or stopped owing one
-    last_words: str = ""  # why it crashed
-
-    def args(self) -> tuple[Any, ...]:
-        """The arguments that its role is started with."""
-        return ()
-
-    def owes(self) -> bool:
-        """Whether a message from it is expected."""
-        raise NotImplementedError
-
-
-@dataclass
-class ActorChild(Child):
-    """An actor, over all its incarnations."""
-
-    role = "actor"
-    number: int = 0
-    first_env: int = 0
-    num_envs: int = 0
-    incarnation: int = 0  # the present one
-    restarts: int = 0
-    stepped: bool = False  # in its present incarnation
-    lent: list[int] = field(default_factory=list)
-    wanted: int = 0  # slots it waits for
-    waits_since: float = 0.0
-    times: dict[str, float] = field(default_factory=dict)  # where its time went lately
-
-    def args(self) -> tuple[Any, ...]:
-        return self.number, self.incarnation, self.first_env, self.num_envs
-
-    def owes(self) -> bool:
-        return not self.wanted
-
-
-@dataclass
-class LearnerChild(Child):
-    """A learner."""
-
-    role = "learner"
-    ahead: int = 0  # batches it has not trained yet
-    asked: int = 0  # other requests it has not answered yet
-
-    def owes(self) -> bool:
-        return self.ahead + self.asked > 0
-
-
-@dataclass
-class EvaluatorChild(Child):
-    """The evaluator."""
-
-    role = "evaluator"
-    evaluating: bool = False
-
-    def owes(self) -> bool:
-        return self.evaluating
 
 
 class Supervisor:
@@ -274,12 +208,7 @@ class Supervisor:
         """Treat a child as dead if an expected message is overdue."""
         now, stuck = time.monotonic(), self.config.runtime.stuck_seconds
         for child in list(self._children.values()):
-            if isinstance(child, ActorChild) and child.stepped:
-                patience = stuck
-            elif isinstance(child, ActorChild):
-                patience = max(stuck, STARTING_SECONDS)
-            else:
-                patience = max(PATIENCE * stuck, STARTING_SECONDS)
+            patience = child.patience(stuck)
             if not child.owes():
                 child.last_seen = now
             elif now - child.last_seen > patience:

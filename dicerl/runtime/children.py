@@ -1,0 +1,84 @@
+"""Actors, learners and the evaluator as the supervisor sees them: what each owes, for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from dicerl.runtime.base import Handle, Role
+
+PATIENCE = 5.0  # times runtime.stuck_seconds, for learners and the evaluator: updates take a while
+STARTING_SECONDS = 120.0  # at least, for a child that still imports or builds its environments
+
+
+@dataclass
+class Child:
+    """Any child as the supervisor sees it."""
+
+    role: ClassVar[Role]
+    handle: Handle | None = None
+    last_seen: float = 0.0  # when it last sent a message, or stopped owing one
+    last_words: str = ""  # why it crashed
+
+    def args(self) -> tuple[Any, ...]:
+        """The arguments that its role is started with."""
+        return ()
+
+    def patience(self, stuck_seconds: float) -> float:
+        """Seconds to wait for a message it owes; the config's ``runtime.stuck_seconds`` are an
+        actor's, between two steps.
+        """
+        return max(PATIENCE * stuck_seconds, STARTING_SECONDS)
+
+    def owes(self) -> bool:
+        """Whether a message from it is expected."""
+        raise NotImplementedError
+
+
+@dataclass
+class ActorChild(Child):
+    """An actor, over all its incarnations."""
+
+    role = "actor"
+    number: int = 0
+    first_env: int = 0
+    num_envs: int = 0
+    incarnation: int = 0  # the present one
+    restarts: int = 0
+    stepped: bool = False  # in its present incarnation
+    lent: list[int] = field(default_factory=list)
+    wanted: int = 0  # slots it waits for
+    waits_since: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)  # where its time went lately
+
+    def args(self) -> tuple[Any, ...]:
+        return self.number, self.incarnation, self.first_env, self.num_envs
+
+    def patience(self, stuck_seconds: float) -> float:
+        return stuck_seconds if self.stepped else max(stuck_seconds, STARTING_SECONDS)
+
+    def owes(self) -> bool:
+        return not self.wanted
+
+
+@dataclass
+class LearnerChild(Child):
+    """A learner."""
+
+    role = "learner"
+    ahead: int = 0  # batches it has not trained yet
+    asked: int = 0  # other requests it has not answered yet
+
+    def owes(self) -> bool:
+        return self.ahead + self.asked > 0
+
+
+@dataclass
+class EvaluatorChild(Child):
+    """The evaluator."""
+
+    role = "evaluator"
+    evaluating: bool = False
+
+    def owes(self) -> bool:
+        return self.evaluating

@@ -1,0 +1,247 @@
+"""runtime/supervisor.py over another transport: the same roles in threads, with queues. So the
+supervisor needs no pipe, no process and no shared memory, and what it does about lost children can
+be seen step by step.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import dicerl
+from dicerl.agent.weights import Weights
+from dicerl.config.presets import preset
+from dicerl.envs import env_spec
+from dicerl.envs.toy import Catch
+from dicerl.errors import DicerlError
+from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.sequence import Store, schema, window_length
+from dicerl.records.checkpoint import checkpoints_of
+from dicerl.records.metrics import read_lines
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run
+from dicerl.runtime import children
+from dicerl.runtime.base import RunContext
+from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.messages import Ended, Evaluate, SlotsWanted, Written
+from dicerl.runtime.roles import ROLES, Shared
+from dicerl.runtime.setup import plan, prepare_model
+from dicerl.runtime.supervisor import Supervisor
+
+
+class ThreadHandle:
+    """Both ends of a child: the supervisor's (send, kill) and its own (the channel)."""
+
+    def __init__(self, transport, role, args):
+        self.role, self._transport = role, transport
+        self._inbox, self._gone = queue.Queue(), threading.Event()
+        self._thread = threading.Thread(target=self._live, args=args, daemon=True)
+        self._thread.start()
+
+    def _live(self, *args):
+        with contextlib.suppress(EOFError):  # it was killed
+            ROLES[self.role](Channel(self), self._transport.shared, *args)
+
+    def send(self, message):
+        self._transport.sent.append((self.role, message))
+        self._inbox.put(message)
+
+    def kill(self):
+        self._gone.set()
+        self._inbox.put(None)
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+class Channel:
+    def __init__(self, handle):
+        self._handle = handle
+
+    def send(self, message):
+        if self._handle._gone.is_set():
+            raise EOFError
+        self._handle._transport.said.put((self._handle, message))
+
+    def receive(self):
+        message = self._handle._inbox.get()
+        if self._handle._gone.is_set():
+            raise EOFError
+        return message
+
+    def waits(self):
+        return not self._handle._inbox.empty()
+
+
+class ThreadTransport:
+    """``lose(role, message)`` says whether a child vanishes instead of sending this message."""
+
+    def __init__(self, context, lose=lambda role, message: False):
+        config, flat = context.config, context.model.flat
+        store = Store(schema(config, context.spec), window_length(config), context.plan.capacity)
+        server = ParameterServer(flat.vector.numel())
+        server.push(flat.vector, context.coordinator.updates)
+        weights = Weights(flat, shared=True)
+        callables = (cloudpickle.dumps(context.make_env), cloudpickle.dumps(context.on_batch))
+        self.shared = Shared(config, context.spec, context.plan, store, server, weights, *callables)
+        self._lose, self.started, self.sent, self.said = lose, [], [], queue.Queue()
+
+    def start(self, role, *args):
+        self.started.append(ThreadHandle(self, role, args))
+        return self.started[-1]
+
+    def receive(self, seconds):
+        try:
+            handle, message = self.said.get(timeout=seconds)
+        except queue.Empty:
+            return
+        if handle._gone.is_set():
+            return
+        if self._lose(handle.role, message):
+            handle.kill()
+            message = Ended("vanished")
+        yield handle, message
+
+    def close(self):
+        for handle in self.started:
+            if not handle._gone.is_set():
+                handle.kill()
+
+
+def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, **changes):
+    """(run, whether it is complete, its transport) of a small run of Catch; two actors."""
+    config = preset(
+        "debug",
+        **{
+            "frames": 1500,
+            "run_dir": str(tmp_path / "run"),
+            "tensorboard": False,
+            "runtime.kind": "process",
+            "runtime.num_actors": 2,
+            "evaluation.every": 600,
+            "checkpoint.every": 600,
+            **changes,
+        },
+    )
+    spec = env_spec(config, Catch)
+    machine, model = plan(config, spec), prepare_model(config, spec, Catch)
+    run = Run.create(config)
+    coordinator = Coordinator(config, spec, machine, run, Progress("", quiet=True))
+    context = RunContext(config, spec, machine, model, coordinator, Catch)
+    transport = ThreadTransport(context, lose)
+    supervisor = Supervisor(context, transport)
+    if seen is not None:
+        seen.append(supervisor)
+    try:
+        return run, supervisor.run(), transport
+    finally:
+        supervisor.close()
+        coordinator.close()
+        run.unlock()
+
+
+def lines(run, **wanted):
+    every = read_lines(run.directory / "metrics.jsonl")
+    return [line for line in every if all(line.get(k) == v for k, v in wanted.items())]
+
+
+@pytest.fixture(autouse=True)
+def _threads(single_threaded):
+    """Roles set the number of threads of the whole process."""
+
+
+def test_a_run_over_threads_is_whole(tmp_path):
+    run, complete, transport = run_in_threads(tmp_path)
+    assert complete
+    assert run.summary["frames"] >= 1500
+    assert len(lines(run, kind="evaluation")) >= 2
+    assert len(checkpoints_of(run.directory)) >= 2
+    state = run.newest_checkpoint().state
+    assert (state.updates, state.frames) == (run.summary["updates"], run.summary["frames"])
+    assert state.serial is None
+    assert [h.role for h in transport.started] == ["learner", "actor", "actor", "evaluator"]
+    # what a child of one transport wrote, every other runtime goes on from
+    action, _ = dicerl.load_agent(run, make_env=Catch).act(np.zeros(50, np.float32))
+    assert action in (0, 1, 2)
+
+
+def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
+    """It vanishes with lent slots, right before it would say that they are written."""
+    lost, seen = [], []
+
+    def lose(role, message):
+        if isinstance(message, Written) and len(lost) < 3:
+            lost.append(message.slots)
+            return True
+        return False
+
+    run, complete, transport = run_in_threads(tmp_path, lose, seen)
+    assert complete
+    assert len(lost) == 3
+    assert [line["reason"] for line in lines(run, event="actor_replaced")] == ["vanished"] * 3
+    assert sum(h.role == "actor" for h in transport.started) == 2 + 3
+    books = seen[0].collector
+    waiting, capacity = len(books), seen[0]._transport.shared.plan.capacity
+    assert books.num_free + waiting == capacity  # none is missing
+    assert run.newest_checkpoint().state.incarnation >= 1
+
+
+def test_a_lost_learner_ends_the_run_with_the_way_on(tmp_path):
+    with pytest.raises(DicerlError, match=r"the learner vanished; go on from .* dicerl resume"):
+        run_in_threads(tmp_path, lambda role, message: role == "learner")
+
+
+def test_a_lost_evaluator_costs_one_evaluation(tmp_path):
+    lost = []
+
+    def lose(role, message):
+        if role == "evaluator" and not lost:
+            lost.append(message)
+            return True
+        return False
+
+    run, complete, transport = run_in_threads(tmp_path, lose)
+    assert complete
+    assert len(lines(run, event="evaluator_died")) == 1
+    asked = sum(isinstance(message, Evaluate) for _, message in transport.sent)
+    assert len(lines(run, kind="evaluation")) == asked - 1 >= 1
+    assert sum(h.role == "evaluator" for h in transport.started) == 2
+
+
+def test_too_many_lost_actors_end_the_run_with_the_reason(tmp_path):
+    with pytest.raises(DicerlError, match=r"had to be replaced 2 times .* because it vanished"):
+        run_in_threads(
+            tmp_path,
+            lambda role, message: isinstance(message, SlotsWanted),
+            **{"runtime.max_restarts": 1, "runtime.num_actors": 1},
+        )
+
+
+@pytest.mark.parametrize("role", ["learner", "evaluator"])
+def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, monkeypatch, role):
+    """Its messages are lost on the way, so it seems to be silent."""
+    monkeypatch.setattr(children, "STARTING_SECONDS", 0.5)
+
+    class Deaf(ThreadTransport):
+        def receive(self, seconds):
+            for handle, message in super().receive(seconds):
+                if handle.role != role:
+                    yield handle, message
+
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
+    changes = {"runtime.stuck_seconds": 0.1 if role == "evaluator" else 0.2}
+    if role == "learner":
+        with pytest.raises(DicerlError, match="the learner did nothing for 1 s"):
+            run_in_threads(tmp_path, **changes)
+        return
+    monkeypatch.setattr(children.ActorChild, "patience", lambda self, stuck: 60.0)
+    began = time.monotonic()
+    run, complete, _ = run_in_threads(tmp_path, **changes)
+    assert complete
+    assert time.monotonic() - began < 60
+    reasons = {line["reason"] for line in lines(run, event="evaluator_died")}
+    assert reasons == {"did nothing for 0 s"} or reasons == {"did nothing for 1 s"}
+    assert not lines(run, kind="evaluation")
