@@ -143,7 +143,6 @@ class Agent:
             nothing,
             nothing,
             self._choose(n, state is None, inv_temperature, greedy),
-            as_given=True,
         )
         chosen = step.greedy() if greedy else sample(step.log_pi, self._rng)
         action = chosen + self.spec.first_action

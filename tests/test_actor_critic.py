@@ -75,6 +75,7 @@ def act(model, rng):
         if t == BEFORE:
             before = state.transpose(0, 1).clone(), last_action.copy(), last_reward.copy()
         observation = rng.normal(size=(ENVS, FEATURES)).astype(np.float32)
+        behaviour = model.present(behaviour)
         step = model.step(observation, state, last_action, last_reward, behaviour)
         action, reward = rng.integers(ACTIONS, size=ENVS), rng.normal(size=ENVS).astype(np.float32)
         ends = np.array([(t, b) in RESETS for b in range(ENVS)])
@@ -86,7 +87,7 @@ def act(model, rng):
                 "reward": reward,
                 "valid": ~ends,
                 "scale": np.full(ENVS, step.scale, np.float32),
-                **{name: step.behaviour[:, i].copy() for i, name in enumerate(names)},
+                **{name: behaviour[:, i].copy() for i, name in enumerate(names)},
             }
         )
         state = step.state.clone()
@@ -149,28 +150,27 @@ def test_whatever_the_window_is_told_matters(spoilt):
 # --- a step ---------------------------------------------------------------------------------------
 
 
-def one_step(model, count=64, as_given=False):
+def one_step(model, count=64, change=lambda behaviour: behaviour):
     """(the step, the network's own output from the same inputs, the behaviour it was given)."""
     rng = np.random.default_rng(1)
     observation = rng.normal(size=(count, FEATURES)).astype(np.float32)
     state = torch.from_numpy(rng.normal(size=(2, count, model.config.network.lstm))).float()
-    behaviour = draw(model, rng, count)
+    behaviour = change(draw(model, rng, count))
     nothing = np.full(count, -1), np.zeros(count, np.float32)
-    step = model.step(observation, state, *nothing, behaviour, as_given=as_given)
+    step = model.step(observation, state, *nothing, behaviour)
     with torch.no_grad():
         out = model.network.unroll(torch.from_numpy(observation)[None], state, None)
     return step, out, behaviour
 
 
 def test_a_step_tells_the_value_the_best_action_and_the_next_state():
-    step, out, behaviour = one_step(make())
+    step, out, _ = one_step(make())
     assert step.value().shape == step.greedy().shape == (64,)
     np.testing.assert_array_equal(step.value(), out.value[0].numpy())
     np.testing.assert_array_equal(step.greedy(), out.advantage[0].argmax(-1).numpy())
     assert set(step.greedy()) == set(range(ACTIONS))
     assert torch.equal(step.state, out.state)
     assert step.state.shape == (2, 64, 7)
-    np.testing.assert_array_equal(step.behaviour, behaviour)
     np.testing.assert_array_equal(step.log_pi.argmax(1), step.greedy())  # every 1/tau is above 0
 
 
@@ -183,14 +183,13 @@ def test_a_step_tells_the_unit_in_which_a_was_measured(scale, unit):
     np.testing.assert_allclose(step.log_pi, expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("as_given", [False, True])
-def test_a_trainable_tau_acts_as_it_is_now_unless_it_is_to_act_as_given(as_given):
+@pytest.mark.parametrize("present", [False, True])
+def test_a_step_acts_as_given_and_a_trainable_tau_has_its_present_value(present):
     model = make(**KINDS["trainable"])
     with torch.no_grad():
         model.network.log_inv_temperature.fill_(np.log(7.0))
-    step, out, given = one_step(model, as_given=as_given)
-    inv = given if as_given else np.full_like(given, 7.0)
-    np.testing.assert_allclose(step.behaviour, inv, rtol=1e-6)
+    step, out, inv = one_step(model, change=model.present if present else lambda given: given)
+    assert np.allclose(inv, 7.0, rtol=1e-6) == present
     expected = torch.log_softmax(out.advantage[0] * torch.from_numpy(inv), -1)
     np.testing.assert_allclose(step.log_pi, expected.numpy(), rtol=1e-4, atol=1e-4)
     drawn = model.draw([(0.0, 1.0)], np.random.default_rng(0), 4)  # to evaluate: its own, too

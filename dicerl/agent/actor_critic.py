@@ -31,7 +31,6 @@ class PolicyStep(NamedTuple):
     """The model's result for one step of N environments."""
 
     log_pi: np.ndarray  # [N, A] of the behaviour policy
-    behaviour: np.ndarray  # [N, numbers] that acted: as given, or the current trainable tau
     scale: float  # the unit in which A was measured
     output: Output  # of the network, [1, N, ...]
 
@@ -98,10 +97,12 @@ class ActorCritic:
         """Draw behaviours for ``count`` evaluation episodes: uniformly in x inside ``region``, or
         the trainable tau.    [count, numbers of the family]
         """
-        return self._own(draw_behaviour(self.config, region, rng, count))
+        return self.present(draw_behaviour(self.config, region, rng, count))
 
-    def _own(self, behaviour: np.ndarray) -> np.ndarray:
-        """``behaviour`` itself, or the network's own 1/tau in its place if that is trainable."""
+    def present(self, behaviour: np.ndarray) -> np.ndarray:
+        """What acts in the place of ``behaviour``: a trainable 1/tau at its present value, else
+        ``behaviour`` itself.
+        """
         log_inv_temperature = self.network.log_inv_temperature
         if log_inv_temperature is None:
             return behaviour
@@ -115,21 +116,17 @@ class ActorCritic:
         last_action: np.ndarray,
         last_reward: np.ndarray,
         behaviour: np.ndarray,
-        *,
-        as_given: bool = False,
     ) -> PolicyStep:
         """Compute one step of N environments from observations [N, ...] and ``state`` [2, N, H].
 
         ``last_action`` is -1 and ``last_reward`` 0 where an episode starts. ``behaviour`` is
-        [N, numbers of the family]; a trainable tau replaces it unless it is to act ``as_given``.
+        [N, numbers of the family].
         """
         device = self.device
 
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(device)
 
-        if not as_given:
-            behaviour = self._own(behaviour)
         numbers = {name: tensor(behaviour[:, i]) for i, name in enumerate(self._numbers)}
         extra: dict[str, Tensor] = {}
         if self.config.network.last_action_reward:
@@ -141,7 +138,7 @@ class ActorCritic:
         scale = float(self.network.advantage_scale) if self._normalised else 1.0
         inv_temperature, weight = family.components(self.config.behaviour.family, numbers, scale)
         log_pi = policy.log_probs(out.advantage[0], inv_temperature, weight)
-        return PolicyStep(log_pi.cpu().numpy(), behaviour, scale, out)
+        return PolicyStep(log_pi.cpu().numpy(), scale, out)
 
     def window(self, batch: dict[str, Tensor]) -> PolicyWindow:
         """Run a batch of windows [L, B, ...] (parts/sequence.py) from the stored state, burn-in

@@ -124,6 +124,7 @@ class Actor:
         self._before["last_action"][t] = self._last_action
         self._before["last_reward"][t] = self._last_reward
         with self.times("inference"):
+            self._behaviour = self.model.present(self._behaviour)
             step = self.model.step(
                 self._observation,
                 self._state,
@@ -132,7 +133,7 @@ class Actor:
                 self._behaviour,
             )
             action = sample(step.log_pi, self._rng)
-        self._state, self._behaviour = step.state, step.behaviour
+        self._state = step.state
         w["observation"][t] = self._observation
         w["action"][t] = action
         w["valid"][t] = ~self._ended

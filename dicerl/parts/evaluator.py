@@ -76,7 +76,7 @@ def play(
     total, alive = np.zeros(n), np.ones(n, np.bool_)
     for number in range(max_steps):
         require_finite(env.spec, "observed value", observation)
-        step = model.step(observation, state, last_action, last_reward, behaviour, as_given=True)
+        step = model.step(observation, state, last_action, last_reward, behaviour)
         state = step.state
         action = np.where(greedy, step.greedy(), sample(step.log_pi, rng))
         observation, reward, terminated, truncated = env.step(action)
