@@ -408,13 +408,13 @@ def test_slow_updates_are_told_of_more_often(name, changes, expected):
 
 LONG_TURNS = """
 import ctypes, os, struct
-from dicerl.runtime.setup import TURN, take_long_turns
+from dicerl.runtime.machine import TIME_SLICE, take_long_time_slices
 os.nice(3)
-take_long_turns()
+take_long_time_slices()
 found = ctypes.create_string_buffer(48)
 assert ctypes.CDLL(None).syscall(NUMBER, 0, found, 48, 0) == 0  # sched_getattr
 _, policy, _, nice, _, runtime, _, _ = struct.unpack("IIQiIQQQ", found.raw)
-print(policy == os.SCHED_OTHER, nice, os.nice(0), runtime / 1e9 == TURN)
+print(policy == os.SCHED_OTHER, nice, os.nice(0), runtime / 1e9 == TIME_SLICE)
 """
 
 

@@ -33,7 +33,7 @@ def files_of_at_most(size):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
 @pytest.mark.parametrize(
     "write",
-    [lambda m: m.write("event", COUNTERS, {"event": "start"}), lambda m: m.offset()],
+    [lambda m: m.write("event", COUNTERS, {"event": "start"}), lambda m: m.sync()],
     ids=["event", "offset"],
 )
 def test_a_full_disk_is_named_with_the_file(tmp_path, write):
@@ -100,7 +100,7 @@ def test_errors_of_other_threads_are_still_shown(tmp_path, monkeypatch):
 def test_what_was_written_after_the_offset_is_moved_aside(tmp_path):
     metrics = Metrics(tmp_path, tensorboard=False)
     metrics.write("event", COUNTERS, {"event": "start"})
-    offset = metrics.offset()
+    offset = metrics.sync()
     metrics.write("evaluation", COUNTERS | {"frames": 8}, {"mean_return": 1.0})
     metrics.close()
     whole = (tmp_path / "metrics.jsonl").read_bytes()

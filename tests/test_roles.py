@@ -1,10 +1,12 @@
-"""runtime/roles.py: behaviours that an actor asks for ahead of need."""
+"""runtime/roles.py: behaviours that an actor requests ahead of need; how a role ends."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from dicerl.errors import DicerlError
 from dicerl.runtime import roles
+from dicerl.runtime.messages import Crashed, Failed
 
 
 @pytest.fixture
@@ -58,3 +60,38 @@ def test_what_was_drawn_ahead_is_not_used_later(asked):
     asked.now += 1.0
     assert asked.stock.next_behaviours(1)() == [(float(drawn),)]
     assert len(asked.questions) == questions + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (DicerlError("env.id is wrong"), Failed("env.id is wrong")),
+        (ZeroDivisionError("by 0"), Crashed("ZeroDivisionError: by 0", "")),
+        (EOFError(), None),
+        (BrokenPipeError(), None),
+    ],
+)
+def test_a_role_that_raises_sends_the_reason_unless_its_channel_is_closed(error, expected):
+    def role(channel, shared):
+        raise error
+
+    channel = Recorder()
+    if expected is None:
+        with pytest.raises(type(error)):
+            roles.run_role(role, channel, None)
+        assert not channel.sent
+        return
+    roles.run_role(role, channel, None)
+    (message,) = channel.sent
+    if isinstance(message, Crashed):
+        assert "raise error" in message.traceback
+        message = message._replace(traceback="")
+    assert message == expected
+
+
+class Recorder:
+    def __init__(self):
+        self.sent = []
+
+    def send(self, message):
+        self.sent.append(message)

@@ -1,5 +1,5 @@
 """runtime/supervisor.py over another transport: the same roles in threads, with queues. So the
-supervisor needs no pipe, no process and no shared memory, and what it does about lost children can
+supervisor needs no pipe and no process, and what it does about lost children can
 be seen step by step.
 """
 
@@ -28,7 +28,7 @@ from dicerl.runtime import children
 from dicerl.runtime.base import RunContext
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.messages import Ended, Evaluate, SlotsWanted, Written
-from dicerl.runtime.roles import ROLES, Shared
+from dicerl.runtime.roles import ROLES, Shared, run_role
 from dicerl.runtime.setup import plan, prepare_model
 from dicerl.runtime.supervisor import Supervisor
 
@@ -44,7 +44,7 @@ class ThreadHandle:
 
     def _live(self, *args):
         with contextlib.suppress(EOFError):  # it was killed
-            ROLES[self.role](Channel(self), self._transport.shared, *args)
+            run_role(ROLES[self.role], Channel(self), self._transport.shared, *args)
 
     def send(self, message):
         self._transport.sent.append((self.role, message))
@@ -190,7 +190,7 @@ def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
 
 
 def test_a_lost_learner_ends_the_run_with_the_way_on(tmp_path):
-    with pytest.raises(DicerlError, match=r"the learner vanished; go on from .* dicerl resume"):
+    with pytest.raises(DicerlError, match=r"the learner vanished; continue from .* dicerl resume"):
         run_in_threads(tmp_path, lambda role, message: role == "learner")
 
 
@@ -234,7 +234,9 @@ def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, mo
     monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
     changes = {"runtime.stuck_seconds": 0.1 if role == "evaluator" else 0.2}
     if role == "learner":
-        with pytest.raises(DicerlError, match="the learner did nothing for 1 s"):
+        with pytest.raises(
+            DicerlError, match=r"the learner did nothing for 1 s; continue from .* dicerl resume"
+        ):
             run_in_threads(tmp_path, **changes)
         return
     monkeypatch.setattr(children.ActorChild, "patience", lambda self, stuck: 60.0)

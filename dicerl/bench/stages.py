@@ -22,7 +22,8 @@ from dicerl.core.family import NUMBERS
 from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
 from dicerl.parts.learner import NOT_TRAINED_ON, Learner
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
-from dicerl.runtime.setup import Plan, build_model, keep_freed_memory
+from dicerl.runtime.machine import keep_freed_memory
+from dicerl.runtime.setup import Plan, build_model
 
 
 def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:

@@ -76,7 +76,7 @@ class Metrics:
             self._file.flush()
         self._last_flush = time.monotonic()
 
-    def offset(self) -> int:
+    def sync(self) -> int:
         """Sync metrics.jsonl to disk; return its size in bytes."""
         self.flush()
         with _writing(self._path):

@@ -206,10 +206,12 @@ class Coordinator:
         if self._state.best_evaluation is not None and self._state.best_checkpoint is None:
             self._state.best_checkpoint = self.updates
 
-    def state(
+    def synced_state(
         self, steps_trained: int, incarnation: int, serial: SerialState | None = None
     ) -> RunState:
-        """The state of the run for a checkpoint; the arguments are what only the runtime knows."""
+        """Sync the metrics to disk; return the state of the run for a checkpoint that includes
+        them. The arguments are what only the runtime knows.
+        """
         return dataclasses.replace(
             self._state,
             frames=self.frames,
@@ -219,7 +221,7 @@ class Coordinator:
             recent=list(self._recent),
             elapsed=self.elapsed,
             temperatures=self.behaviours.state_dict(),
-            metrics_offset=self.metrics.offset(),
+            metrics_offset=self.metrics.sync(),
         )
 
     def saved(self) -> None:

@@ -69,10 +69,10 @@ def run_to_end(
                     plan,
                     model,
                     coordinator,
-                    make_env,
-                    start,
-                    lambda: stopped() or stop_when(),
-                    on_batch,
+                    make_env=make_env,
+                    start=start,
+                    stop=lambda: stopped() or stop_when(),
+                    on_batch=on_batch,
                 )
             )
             try:

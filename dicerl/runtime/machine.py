@@ -1,4 +1,5 @@
-"""The machine, for processes: the number of cores, and how to end together with their parent.
+"""The machine, for processes: cores and memory, what is asked of malloc and the scheduler, and how
+to end together with their parent.
 
 It imports no torch, so that the suite's processes can use it too.
 """
@@ -7,17 +8,40 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import signal
+import struct
 import sys
+from pathlib import Path
 
 # Looked up here and not in `die_with`: between fork and exec a child must not load libraries.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1
+TIME_SLICE = 0.02  # seconds a child process computes before another may have its core
 
 
 def cores() -> int:
     """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes this process may still use: the machine's free memory, within a container's limit."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if limit != "max":
+            free = min(free, int(limit) - used)
+    except (OSError, ValueError):
+        pass
+    return free
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
@@ -28,3 +52,44 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
         _prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def keep_freed_memory() -> None:
+    """Have malloc keep freed memory instead of returning it to the system with every tensor.
+
+    A learner frees and allocates the same hundred megabytes in each update; page faults on fresh
+    pages made normalising a batch of frames six times slower than it is with this (measured:
+    docs/architecture.md).
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):  # glibc
+            m_trim_threshold, m_top_pad, m_mmap_max, m_arena_max = -1, -2, -4, -8
+            # another thread's own arena could not hold a block above 64 MiB, and would map it again
+            # each time
+            libc.mallopt(m_arena_max, 1)
+            libc.mallopt(m_mmap_max, 0)
+            libc.mallopt(m_trim_threshold, 2**31 - 1)
+            libc.mallopt(m_top_pad, 64 << 20)
+
+
+def take_long_time_slices() -> None:
+    """Ask the scheduler for time slices of TIME_SLICE seconds instead of about 3 ms; kernels
+    before 6.12 ignore it.
+
+    There are more actors and learners than cores. A slice of 3 ms is one step of an actor or a
+    fraction of an update, and each one starts with the caches full of another's weights (measured:
+    docs/architecture.md). The supervisor keeps its short slices and so comes first.
+    """
+    # the system call sched_setattr, which Python does not have
+    number = {"x86_64": 314, "aarch64": 274}.get(platform.machine())
+    if (
+        sys.platform == "linux"
+        and number is not None
+        and os.sched_getscheduler(0) == os.SCHED_OTHER
+    ):
+        # size, policy, flags, nice, priority, runtime in ns, deadline, period
+        attr = struct.pack(
+            "IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TIME_SLICE * 1e9), 0, 0
+        )
+        ctypes.CDLL(None).syscall(number, 0, attr, 0)

@@ -13,7 +13,6 @@ import select
 import selectors
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -23,15 +22,13 @@ import cloudpickle
 import torch.multiprocessing as mp
 
 from dicerl.agent.weights import Weights
-from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
-from dicerl.records import checkpoint
 from dicerl.runtime.base import Role, RunContext
-from dicerl.runtime.machine import die_with
-from dicerl.runtime.messages import Crashed, Ended, Failed
-from dicerl.runtime.roles import ROLES, Shared
-from dicerl.runtime.setup import keep_freed_memory, take_long_turns
+from dicerl.runtime.machine import die_with, keep_freed_memory, take_long_time_slices
+from dicerl.runtime.messages import Ended
+from dicerl.runtime.roles import ROLES, Shared, run_role
+from dicerl.runtime.setup import restore_weights
 
 
 class ProcessTransport:
@@ -42,9 +39,7 @@ class ProcessTransport:
         updates = context.coordinator.updates
         weights = Weights(context.model.flat, shared=True)
         if context.start is not None:
-            path, state = context.start
-            weights.load_optimizer_tensors(checkpoint.read_tensors(path, "optimizer"))
-            weights.updates, weights.steps_trained = updates, state.steps_trained
+            restore_weights(weights, context.start)
         fields = schema(config, context.spec)
         self.shared = Shared(
             config,
@@ -217,12 +212,7 @@ def _child(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     die_with(parent)
     keep_freed_memory()
-    take_long_turns()
-    try:
-        role(PipeChannel(pipe), shared, *args)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the supervisor has ended or closed our pipe
-    except DicerlError as error:
-        pipe.send(Failed(str(error)))
-    except BaseException as error:
-        pipe.send(Crashed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+    take_long_time_slices()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        # else the supervisor has ended or closed our pipe
+        run_role(role, PipeChannel(pipe), shared, *args)

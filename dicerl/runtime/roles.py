@@ -5,6 +5,7 @@ child that dies breaks no other's; the data they work on is shared.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, make_vector_env
+from dicerl.errors import DicerlError
 from dicerl.parts.actor import Actor, Episode
 from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
@@ -33,9 +35,12 @@ from dicerl.runtime.messages import (
     Alive,
     Batch,
     BatchProgress,
+    Crashed,
     Drawn,
     EpisodesEnded,
+    Evaluate,
     Evaluated,
+    Failed,
     NotSaved,
     Publish,
     Published,
@@ -56,7 +61,9 @@ SPARE = 0.75
 
 
 class Channel(Protocol):
-    """A child's connection to the supervisor."""
+    """A child's connection to the supervisor; closed, it raises EOFError or an error of the
+    connection.
+    """
 
     def send(self, message: Any) -> None: ...
 
@@ -189,6 +196,8 @@ def learner_role(channel: Channel, shared: Shared) -> None:
                 channel.send(Published())
             case Save(folder):
                 channel.send(_save(learner, Path(folder)))
+            case _:
+                raise TypeError(f"a learner has no use for {message!r}")
 
 
 def _save(learner: Learner, folder: Path) -> Saved | NotSaved:
@@ -209,7 +218,7 @@ def evaluator_role(channel: Channel, shared: Shared) -> None:
     evaluator = Evaluator(model, cloudpickle.loads(shared.make_env), env_threads=1)
     version = -1
     while True:
-        region = channel.receive().region
+        region = _expect(Evaluate, channel).region
         newest = shared.parameters.pull(model.flat.vector, version)
         version = version if newest is None else newest
         seed = seeding.stream(config.seed, "evaluation", max(version, 0))
@@ -222,6 +231,20 @@ ROLES: dict[Role, Callable[..., None]] = {
     "learner": learner_role,
     "evaluator": evaluator_role,
 }
+
+
+def run_role(role: Callable[..., None], channel: Channel, shared: Shared, *args: Any) -> None:
+    """Run a role until it raises, and send the reason: ``Failed`` or ``Crashed``. What the channel
+    raises when it is closed is raised here too.
+    """
+    try:
+        role(channel, shared, *args)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except DicerlError as error:
+        channel.send(Failed(str(error)))
+    except BaseException as error:
+        channel.send(Crashed(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 def _expect(kind: type[Any], channel: Channel) -> Any:

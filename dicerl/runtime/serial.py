@@ -32,7 +32,8 @@ from dicerl.records.state import SerialState
 from dicerl.records.timing import Times
 from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import RunContext
-from dicerl.runtime.setup import build_model, keep_freed_memory
+from dicerl.runtime.machine import keep_freed_memory
+from dicerl.runtime.setup import build_model, restore_weights
 
 
 class SerialRuntime:
@@ -192,7 +193,7 @@ class SerialRuntime:
         )
         weights = self.learner.weights
         self.coordinator.checkpoint_begins()
-        state = self.coordinator.state(weights.steps_trained, self.actor.incarnation, serial)
+        state = self.coordinator.synced_state(weights.steps_trained, self.actor.incarnation, serial)
         tensors = {
             "model": self.learner.network.state_dict(),
             "optimizer": weights.optimizer_tensors(),
@@ -203,9 +204,8 @@ class SerialRuntime:
 
     def _restore(self, start: Checkpoint) -> None:
         """Restore the learner and the collector from a checkpoint."""
-        weights, saved = self.learner.weights, start.state.serial
-        weights.load_optimizer_tensors(checkpoint.read_tensors(start.path, "optimizer"))
-        weights.updates, weights.steps_trained = start.state.updates, start.state.steps_trained
+        restore_weights(self.learner.weights, start)
+        saved = start.state.serial
         if saved is None:  # from another runtime: new streams, no sequences
             return
         self.learner.lags = [Lag(mean, largest) for mean, largest in saved.lags]

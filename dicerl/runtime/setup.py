@@ -4,11 +4,7 @@ use the machine.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
-import struct
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,17 +13,19 @@ import torch
 
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
+from dicerl.agent.weights import Weights
 from dicerl.config import Config, get, seeding
 from dicerl.envs import EnvSpec, MakeEnv, make_vector_env, require_finite
 from dicerl.errors import ConfigError
 from dicerl.parts.collector import default_capacity
 from dicerl.parts.optimizer import total_updates
 from dicerl.parts.sequence import schema, window_bytes, window_length
-from dicerl.runtime.machine import cores
+from dicerl.records import checkpoint
+from dicerl.records.checkpoint import Checkpoint
+from dicerl.runtime.machine import available_memory, cores
 
 LEARNERS = 2  # at most, if chosen here: a gradient is that many updates late, less one
-ENVS_AN_ACTOR = 8  # at least, if chosen here
-TURN = 0.02  # seconds a child process computes before another may have its core
+ENVS_PER_ACTOR = 8  # at least, if chosen here
 
 
 @dataclass(frozen=True)
@@ -47,25 +45,6 @@ class Plan:
     @property
     def store_bytes(self) -> int:
         return self.capacity * self.slot_bytes
-
-
-def available_memory() -> int:
-    """Bytes this process may still use: the machine's free memory, within a container's limit."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        if limit != "max":
-            free = min(free, int(limit) - used)
-    except (OSError, ValueError):
-        pass
-    return free
 
 
 def choose_device(name: str) -> torch.device:
@@ -96,7 +75,7 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         # in an actor make inference expensive.
         wanted = count if device.type == "cpu" and not small else count - 1
         actors = config.runtime.num_actors or max(
-            1, min(wanted, config.runtime.num_envs // ENVS_AN_ACTOR)
+            1, min(wanted, config.runtime.num_envs // ENVS_PER_ACTOR)
         )
         actors = min(actors, config.runtime.num_envs)
         # A small network's learner is busy with many small operations, which threads of one process
@@ -204,45 +183,6 @@ def _require_memory(
         )
 
 
-def keep_freed_memory() -> None:
-    """Have malloc keep freed memory instead of returning it to the system with every tensor.
-
-    A learner frees and allocates the same hundred megabytes in each update; page faults on fresh
-    pages made normalising a batch of frames six times slower than it is with this (measured:
-    docs/architecture.md).
-    """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):  # glibc
-            m_trim_threshold, m_top_pad, m_mmap_max, m_arena_max = -1, -2, -4, -8
-            # another thread's own arena could not hold a block above 64 MiB, and would map it again
-            # each time
-            libc.mallopt(m_arena_max, 1)
-            libc.mallopt(m_mmap_max, 0)
-            libc.mallopt(m_trim_threshold, 2**31 - 1)
-            libc.mallopt(m_top_pad, 64 << 20)
-
-
-def take_long_turns() -> None:
-    """Ask the scheduler for time slices of TURN seconds instead of about 3 ms; kernels before 6.12
-    ignore it.
-
-    There are more actors and learners than cores. A slice of 3 ms is one step of an actor or a
-    fraction of an update, and each one starts with the caches full of another's weights (measured:
-    docs/architecture.md). The supervisor keeps its short slices and so comes first.
-    """
-    # the system call sched_setattr, which Python does not have
-    number = {"x86_64": 314, "aarch64": 274}.get(platform.machine())
-    if (
-        sys.platform == "linux"
-        and number is not None
-        and os.sched_getscheduler(0) == os.SCHED_OTHER
-    ):
-        # size, policy, flags, nice, priority, runtime in ns, deadline, period
-        attr = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TURN * 1e9), 0, 0)
-        ctypes.CDLL(None).syscall(number, 0, attr, 0)
-
-
 def amount(size: float) -> str:
     """A number of bytes as text, in KiB, MiB or GiB."""
     for unit, power in (("GiB", 30), ("MiB", 20)):
@@ -271,6 +211,14 @@ def prepare_model(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Ac
             model.network.set_statistics(*moments(observations))
         model.calibrate(observations[-1])
     return model
+
+
+def restore_weights(weights: Weights, start: Checkpoint) -> None:
+    """Continue training from a checkpoint: AdamW's moments and the counts (the model has its
+    parameters already).
+    """
+    weights.load_optimizer_tensors(checkpoint.read_tensors(start.path, "optimizer"))
+    weights.updates, weights.steps_trained = start.state.updates, start.state.steps_trained
 
 
 def random_play(config: Config, make_env: MakeEnv | None, steps: int) -> np.ndarray:

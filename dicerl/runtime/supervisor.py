@@ -167,6 +167,10 @@ class Supervisor:
             case Evaluated(result, version):
                 self._evaluator.evaluating = False
                 self.coordinator.evaluated(result, version)
+            case Alive():
+                pass
+            case _:
+                raise TypeError(f"an evaluator sent {message!r}")
 
     def _crashed(self, child: Child, traceback: str) -> None:
         """Handle a bug. An actor's may be in its environment, and a new actor may do better; any
@@ -197,7 +201,7 @@ class Supervisor:
                     else "from the beginning (there is no checkpoint yet)"
                 )
                 raise DicerlError(
-                    f"the learner {reason}; go on {where} with: dicerl resume {directory}"
+                    f"the learner {reason}; continue {where} with: dicerl resume {directory}"
                 )
             case _:
                 self._evaluator.evaluating = False  # the next evaluation starts a new one
@@ -212,10 +216,6 @@ class Supervisor:
             if not child.owes():
                 child.last_seen = now
             elif now - child.last_seen > patience:
-                if child.role == "learner":
-                    raise DicerlError(
-                        f"the learner did nothing for {patience:.0f} s; the run ends here"
-                    )
                 self._died(child, f"did nothing for {patience:.0f} s")
 
     # --- actors
@@ -238,6 +238,8 @@ class Supervisor:
                     self._send(actor, Drawn(drawn))
             case TimesSpent(fractions):
                 actor.times = fractions
+            case _:
+                raise TypeError(f"an actor sent {message!r}")
 
     def _stepped(self, actor: ActorChild, steps: int) -> None:
         self.coordinator.stepped(steps)
@@ -295,6 +297,8 @@ class Supervisor:
             case NotSaved(reason):
                 assert self._folder is not None
                 raise checkpoint.failed(self.coordinator.run.directory, self._folder, reason)
+            case _:
+                raise TypeError(f"a learner sent {message!r}")
 
     def _ahead(self) -> int:
         """The number of batches sent to learners and not trained yet."""
@@ -332,7 +336,9 @@ class Supervisor:
         c, folder = self.coordinator, self._folder
         assert folder is not None
         try:
-            checkpoint.finish(folder, c.run.directory, c.state(steps_trained, self._incarnation))
+            checkpoint.finish(
+                folder, c.run.directory, c.synced_state(steps_trained, self._incarnation)
+            )
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         c.saved()
