@@ -10,7 +10,13 @@ from dicerl.bench.stages import stages
 from dicerl.bench.whole import whole
 from dicerl.config import Config, flatten, validate
 from dicerl.envs import env_spec
+from dicerl.records.vocabulary import declared
 from dicerl.runtime.setup import plan
+
+# what the advice looks at, in the last train line of a whole
+STARVED, WAITING, ENVIRONMENT, LAG = declared(
+    "train", "learner_starved", "actor_waiting", "actor_environment", "policy_lag"
+)
 
 
 def bench(
@@ -102,30 +108,30 @@ def advice(result: dict[str, Any]) -> list[str]:
         actors, learners, threads, cores = (
             result[name] for name in ("num_actors", "num_learners", "learner_threads", "cores")
         )
-        if here.get("learner_starved", 0.0) > 0.15 and actors < min(cores, result["num_envs"]):
+        if here.get(STARVED, 0.0) > 0.15 and actors < min(cores, result["num_envs"]):
             lines.append(
                 f"--runtime.num-actors {actors + 1}: the learner waits for data"
-                f" {here['learner_starved']:.0%} of its time"
+                f" {here[STARVED]:.0%} of its time"
             )
-        if here.get("actor_waiting", 0.0) > 0.3 and learners * threads < cores:
+        if here.get(WAITING, 0.0) > 0.3 and learners * threads < cores:
             lines.append(
                 f"--runtime.learner-threads {threads + 1}, or for a small network"
                 f" --runtime.num-learners {learners + 1}: actors wait for the learner"
-                f" {here['actor_waiting']:.0%} of their time"
+                f" {here[WAITING]:.0%} of their time"
             )
-        elif here.get("actor_waiting", 0.0) > 0.3:
+        elif here.get(WAITING, 0.0) > 0.3:
             lines.append(
                 "a smaller network or less sequence.reuse: actors wait for the learner"
-                f" {here['actor_waiting']:.0%} of their time"
+                f" {here[WAITING]:.0%} of their time"
             )
-    if here.get("actor_environment", 0.0) > 0.6:
+    if here.get(ENVIRONMENT, 0.0) > 0.6:
         lines.append(
-            f"a faster environment, or more cores: actors spend {here['actor_environment']:.0%} of"
+            f"a faster environment, or more cores: actors spend {here[ENVIRONMENT]:.0%} of"
             " their time in it"
         )
-    if here.get("policy_lag", 0.0) > 20:
+    if here.get(LAG, 0.0) > 20:
         lines.append(
-            f"a smaller runtime.push_every or pull_every: data is {here['policy_lag']:.0f} updates"
+            f"a smaller runtime.push_every or pull_every: data is {here[LAG]:.0f} updates"
             " old when it is trained"
         )
     return lines
