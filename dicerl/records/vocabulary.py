@@ -78,7 +78,7 @@ _ACTOR = (
     Field("environment", _TIME, "steps of the environments"),
     Field("inference", _TIME, "the network, and the choice of actions"),
     Field("copying", _TIME, "windows into the collector"),
-    Field("waiting", _TIME, "for a free window of the collector (runtime `process`)"),
+    Field("waiting", _TIME, "for a free slot of the collector (runtime `process`)"),
 )
 _LEARNER = (
     Field("training", _TIME, "losses, gradients and the optimizer's step"),

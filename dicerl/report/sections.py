@@ -239,23 +239,21 @@ def _speed(together: list[Group]) -> Section:
         "stages",
         "Time by stage",
         figures.stages(together),
-        "Second half of the run. Waiting: actors for a free window. Starved: the learner for data."
+        "Second half of the run. Waiting: actors for a free slot. Starved: the learner for data."
         " Blank: everything else.",
     )
-    only = "only the process runtime measures it"
     part.add(
         "starved",
         "Learner waits for data",
         figures.train_curves(together, stage_field("learner", "starved"), percent=True),
         "High: the actors are the slow stage. Near 0: the learner is.",
-        only,
+        "only the process runtime measures it",
     )
     part.add(
         "queue",
         "Windows that wait for the learner",
         figures.train_curves(together, "queued_sequences"),
         "A full collector makes the actors wait.",
-        only,
     )
     return part
 
