@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
         "--repeat",
         type=int,
         default=1,
-        help="measure all of it so often and give medians (default 1)",
+        help="measure all of it this many times and give medians (default 1)",
     )
     parser.add_argument(
         "--compare",
@@ -131,7 +131,7 @@ def _compare(before: str, after: str) -> int:
                 f"{path} cannot be read: {error}; it must be what dicerl bench --json printed"
             ) from None
         if not isinstance(results[-1], dict) or "limit_steps_per_s" not in results[-1]:
-            raise DicerlError(f"{path} is no result of dicerl bench --json")
+            raise DicerlError(f"{path} is not a result of dicerl bench --json")
     print(f"{'':<36}{Path(before).name:>16}{Path(after).name:>16}{'ratio':>8}")
     for name, old, new, ratio in compare(*results):
         print(f"{name:<36}{old:>16,.4g}{new:>16,.4g}{ratio:>8.2f}")

@@ -44,7 +44,7 @@ def _cell(name: str, values: dict[str, Any]) -> tuple[str, str]:
 
 
 def output() -> Console:
-    """A console on standard output for tables; wide if that is no terminal, so that a file holds
+    """A console on standard output for tables; wide if that is not a terminal, so that a file holds
     whole lines.
     """
     console = Console(highlight=False)

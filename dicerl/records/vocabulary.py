@@ -221,7 +221,7 @@ TRAIN = Kind(
         Field("policy_lag", "learner updates", "From acting to training, mean since the last line"),
         Field("policy_lag_max", "learner updates", "The same, at most"),
         Field("sequence_age", "seconds", "From acting to training, mean over the batch"),
-        Field("valid_fraction", "share of steps", "Steps of the batch that are no reset"),
+        Field("valid_fraction", "share of steps", "Steps of the batch other than reset steps"),
         Field("queued_sequences", "sequences", "In the collector, waiting for the learner"),
         Field("reuse_served", "uses", "Uses so far for each sequence received"),
         Field("kept_sequences", "sequences", "Kept for replay, where it is on"),

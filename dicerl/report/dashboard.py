@@ -134,7 +134,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{name}:{self.server_address[1]}/{query}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a browser that left is no error
+        if not isinstance(sys.exception(), ConnectionError):  # a browser that left is not an error
             super().handle_error(request, client_address)
 
 

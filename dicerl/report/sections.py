@@ -260,7 +260,7 @@ def _speed(together: list[Group]) -> Section:
 
 def describe(run: RunData) -> dict[str, Any]:
     """What a page shows of a run beside its figures."""
-    told = [
+    events = [
         f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}"
         for e in run.events
         if e.get("event") not in (None, "start")
@@ -270,7 +270,7 @@ def describe(run: RunData) -> dict[str, Any]:
         **run.software(),
         "colour": colour(run.variant),
         "damaged": run.damaged,
-        "events": told[-10:],
+        "events": events[-10:],
         "config": settings_of(run),
     }
 
