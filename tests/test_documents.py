@@ -192,6 +192,16 @@ def test_the_readme_s_run_header_is_what_the_code_prints(monkeypatch):
     assert shown == describe(config, spec, plan(config, spec), ActorCritic(config, spec), run)
 
 
+def test_the_readme_s_sample_of_the_core_runs():
+    text = (ROOT / "README.md").read_text()
+    names = {}
+    exec(text[text.index("import torch\nfrom dicerl.core") :].split("```")[0], names)
+    assert names["vote"].counts().sum() == 1  # it was taught the one return
+    for tensor in (names["target"].value, names["target"].advantage):
+        assert tensor.shape == names["reward"].shape
+        assert tensor.isfinite().all()
+
+
 def test_the_readme_s_variants_and_presets_exist():
     text = (ROOT / "README.md").read_text()
     table = text[text.index("| preset | for |") :].split("\n\n")[0]
