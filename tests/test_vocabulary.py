@@ -178,6 +178,19 @@ def test_names_of_families(name, expected):
     assert any(name in names for names in vocabulary.LINES.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("policy_lag", "policy lag"),
+        ("inv_temperature", "1/tau"),
+        ("inv_temperature_low", "1/tau low"),
+        ("weight_low", "weight low"),
+    ],
+)
+def test_labels(name, expected):
+    assert vocabulary.label(name) == expected
+
+
 def test_a_name_that_is_not_declared_is_an_error():
     assert vocabulary.declared("train", "frames", "entropy") == ("frames", "entropy")
     with pytest.raises(KeyError, match="entrophy"):

@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from dicerl.core import family
 
 
+def label(name: str) -> str:
+    """The name of a field or of a number in words, as a person is shown it: "policy lag" for
+    policy_lag, "1/tau low" for inv_temperature_low.
+    """
+    return name.replace("inv_temperature", "1/tau").replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Field:
     """One field. ``unit`` is also the title of its axis; for a number without a unit it is a
@@ -23,11 +30,6 @@ class Field:
     name: str
     unit: str
     meaning: str
-
-    @property
-    def label(self) -> str:
-        """The name in words."""
-        return self.name.replace("_", " ")
 
 
 @dataclass(frozen=True)

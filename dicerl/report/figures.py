@@ -361,25 +361,15 @@ def _late_mean(group: Group, name: str) -> float:
 
 # --- scores
 
-SYSTEM_NAMES = {
-    "dice": "DiCE",
-    "rainbow": "Rainbow",
-    "impala": "IMPALA",
-    "laser": "LASER",
-    "r2d2": "R2D2",
-    "ngu": "NGU",
-    "agent57": "Agent57",
-}
-
 
 def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
     """Human-normalised score of the last evaluation beside the systems of the paper's table."""
-    from dicerl.scores import SYSTEMS, hns, reference_scores
+    from dicerl.scores import SYSTEM_TITLES, hns, reference_scores
 
     row = reference_scores()[game]
     bars = [
-        (f"{SYSTEM_NAMES.get(name, name)}, paper", hns(game, row[name]), "#8c8c8c")
-        for name in SYSTEMS
+        (f"{title}, paper", hns(game, row[name]), "#8c8c8c")
+        for name, title in SYSTEM_TITLES.items()
     ]
     own = []
     for g in groups(runs):

@@ -11,24 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dicerl.scores.reference import read
+from dicerl.scores.reference import SYSTEM_TITLES, read
 from dicerl.scores.table import REFERENCES, SUMMARY
 
 METRICS = {"score": "Score", "hns": "HNS (%)", "saber": "SABER (%)"}
 TOPS = {"score": REFERENCES, "hns": ("random", "human"), "saber": ("random", "human_world_record")}
-TITLES = {
-    "random": "Random",
-    "human": "Human",
-    "human_world_record": "Record",
-    "dice": "DiCE",
-    "baseline": "Baseline",
-    "rainbow": "Rainbow",
-    "impala": "IMPALA",
-    "laser": "LASER",
-    "r2d2": "R2D2",
-    "ngu": "NGU",
-    "agent57": "Agent57",
-}
+TITLES = {"random": "Random", "human": "Human", "human_world_record": "Record", **SYSTEM_TITLES}
 MARK = "†"
 
 
