@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
     commands: dict[str, Parser]
 
     def error(self, message: str) -> NoReturn:
+        """End with ``message`` as one line, instead of argparse's usage text."""
         fail(message)
 
 

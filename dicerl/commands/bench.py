@@ -21,6 +21,7 @@ STAGES = {
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``bench`` to argparse's subparsers; ENV may be left out with ``--compare``."""
     parser = commands.add_parser(
         "bench",
         help="measure throughput",
@@ -61,6 +62,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Measure and print, or compare two results; return 0."""
     if args.compare:
         return _compare(*args.compare)
     if args.env is None:

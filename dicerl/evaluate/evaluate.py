@@ -28,6 +28,8 @@ PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What ``evaluate`` returns: the result, and what is printed around it."""
+
     result: dict[str, Any]  # what --json prints
     checkpoint: Path
     protocol: str  # empty if the environment is not an Atari game

@@ -34,16 +34,19 @@ class Section:
         caption: str = "",
         why: str = "no data yet",
     ) -> None:
+        """Add a card, or name it as missing because of ``why`` if there is no figure."""
         if figure is None:
             self.missing.append(f"{title}: {why}")
         else:
             self.cards.append({"id": key, "title": title, "caption": caption, "figure": figure})
 
     def plain(self) -> dict[str, Any]:
+        """The section as a JSON value, as page.js takes it."""
         return {"title": self.title, "cards": self.cards, "missing": self.missing}
 
 
 def sections(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """All sections of a page about these runs, in order, as JSON values."""
     together = groups(runs)
     return [
         part.plain()
