@@ -101,6 +101,7 @@ class Agent:
 
     @property
     def network(self) -> Network:
+        """The model's network, with the weights of the checkpoint."""
         return self.model.network
 
     def initial_state(self, batch: int = 1) -> torch.Tensor:

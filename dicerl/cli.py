@@ -24,7 +24,7 @@ from dicerl.errors import DicerlError, nearest
 
 
 class Command(Protocol):
-    """The interface of a module in commands/. Slow imports belong into its ``run``."""
+    """The interface of a module in commands/. Slow imports belong in its ``run``."""
 
     def add_parser(self, commands: Any) -> None:
         """Add the command and its options to argparse's subparsers."""
@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
     commands: dict[str, Parser]
 
     def error(self, message: str) -> NoReturn:
+        """End with ``message`` as one line, instead of argparse's usage text."""
         fail(message)
 
 

@@ -17,8 +17,8 @@ A run writes `metrics.jsonl`: one line for each thing that happened, in that ord
 JSON object, and its field `kind` says what it is about: {kinds}.
 A number that is not finite is `null`; floats keep six digits. A field that does not apply (replay
 that is off, another family of policies, a runtime without waits) is absent. The numbers of
-{tensorboard} lines are in TensorBoard too, over frames, each under its kind's name:
-`{tag}/<field>`.
+{tensorboard} lines are in TensorBoard too, over frames, each under its kind and name, for
+example `{tag}/loss`.
 
 Three counters are in every line:
 
@@ -33,12 +33,12 @@ The unit *return* is the sum of an episode's raw rewards. A *shaped return* is w
 sees: discounted, after `env.reward_shape` and `env.reward_scale`. A *share* lies between 0 and 1.
 """
 
-PARAMETER_TEXT = """\
-## Parameters
+NUMBERS_TEXT = """\
+## Numbers
 
 What an episode draws, one number or several, depends on the family of its behaviour policy
-([variants.md](variants.md)). A field above with `<parameter>` in its name is there once for each of
-them; its unit, where none is given, is the parameter's.
+([variants.md](variants.md)). A field above with `<number>` in its name is there once for each of
+them; its unit, where none is given, is the number's.
 """
 
 
@@ -47,7 +47,9 @@ def row(name: str, unit: str, meaning: str) -> str:
 
 
 def table(contents: Iterable[Field | Family]) -> str:
-    """A Markdown table. Families over parameters are one row each, others a row for each field."""
+    """A Markdown table. A family over an episode's numbers is one row, any other a row for each
+    field.
+    """
     rows = ["| field | unit | meaning |", "| --- | --- | --- |"]
     for x in contents:
         if isinstance(x, Field):
@@ -72,7 +74,7 @@ def page() -> str:
     )
     parts = [top, f"## Every line\n\n{table(COMMON)}"]
     parts += [f"## {kind.name}\n\n{kind.meaning}\n\n{table(kind.contents)}" for kind in KINDS]
-    parts.append(f"{PARAMETER_TEXT}\n{table(NUMBERS).replace('field', 'parameter', 1)}")
+    parts.append(f"{NUMBERS_TEXT}\n{table(NUMBERS).replace('field', 'number', 1)}")
     return "\n".join(parts)
 
 

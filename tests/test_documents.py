@@ -4,6 +4,7 @@ run header, links.
 
 import ast
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,33 @@ def test_every_file_that_a_page_names_or_links_is_there(page):
         assert any((place / name).exists() for place in places), name
 
 
+def names_in(element, room=""):
+    """(room, name) of every file and folder in the text of an SVG element. A group with
+    ``data-room`` is the inside of that room: its files are named without the folder.
+    """
+    if not element.tag.endswith("}style"):
+        room = element.get("data-room", room)
+        words = element.text or ""
+        for name in re.findall(r"(?:[a-z]\w*/)*[a-z_]\w*\.py\b|(?:[a-z]\w*/)+(?!\w)", words):
+            yield room, name
+        for child in element:
+            yield from names_in(child, room)
+
+
+def test_the_drawing_names_every_room_and_only_files_that_are_there():
+    found = set(names_in(ET.parse(ROOT / "docs/dataflow.svg").getroot()))
+    house = ROOT / "dicerl"
+    wrong = [
+        (room, name)
+        for room, name in found
+        if not ((house / name).is_dir() if name.endswith("/") else (house / room / name).is_file())
+    ]
+    assert not wrong
+    rooms = {f"{door.parent.name}/" for door in house.glob("*/__init__.py")}
+    assert rooms <= {name for _, name in found}
+    assert {("", "api.py"), ("", "cli.py"), ("runtime", "roles.py")} <= found
+
+
 def test_no_document_or_comment_points_outside_the_repository():
     """To a specification that only its authors have."""
     for path in [*PAGES, *sources()]:
@@ -162,6 +190,16 @@ def test_the_readme_s_run_header_is_what_the_code_prints(monkeypatch):
     spec = env_spec(config)
     run = Run(Path("runs/CartPole_v1-dice-0"), config)
     assert shown == describe(config, spec, plan(config, spec), ActorCritic(config, spec), run)
+
+
+def test_the_readme_s_sample_of_the_core_runs():
+    text = (ROOT / "README.md").read_text()
+    names = {}
+    exec(text[text.index("import torch\nfrom dicerl.core") :].split("```")[0], names)
+    assert names["vote"].counts().sum() == 1  # it was taught the one return
+    for tensor in (names["target"].value, names["target"].advantage):
+        assert tensor.shape == names["reward"].shape
+        assert tensor.isfinite().all()
 
 
 def test_the_readme_s_variants_and_presets_exist():

@@ -1,6 +1,7 @@
 """records/vocabulary.py: what runs write is what is declared, no more and no less."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from dicerl.records import vocabulary
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import software
 
-# Together they take every branch that adds a field: a family with several parameters, one with
-# another parameter, auxiliary losses, drawn coefficients, a trained temperature, replay.
+# Together they take every branch that adds a field: a family with several numbers, one with
+# another number, auxiliary losses, drawn coefficients, a trained temperature, replay.
 VARIANTS = ("dice", "mixture", "epsilon", "casa/random_scaling", "casa/trainable_tau", "laser")
 DOCS = Path(__file__).parents[1] / "docs"
 STEPS = 200  # of an environment, until it takes its actor down
@@ -149,7 +150,7 @@ def test_every_field_is_declared_once_with_a_meaning():
         assert all(f.meaning for f in vocabulary.LINES[kind.name].values())
 
 
-def test_every_parameter_of_every_family_is_declared():
+def test_every_number_of_every_family_is_declared():
     assert set(vocabulary.NUMBER_NAMES) == {
         name for names in family.NUMBERS.values() for name in names
     }
@@ -177,6 +178,19 @@ def test_names_of_families(name, expected):
     assert any(name in names for names in vocabulary.LINES.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("policy_lag", "policy lag"),
+        ("inv_temperature", "1/tau"),
+        ("inv_temperature_low", "1/tau low"),
+        ("weight_low", "weight low"),
+    ],
+)
+def test_labels(name, expected):
+    assert vocabulary.label(name) == expected
+
+
 def test_a_name_that_is_not_declared_is_an_error():
     assert vocabulary.declared("train", "frames", "entropy") == ("frames", "entropy")
     with pytest.raises(KeyError, match="entrophy"):
@@ -192,3 +206,14 @@ def test_the_declaration_needs_no_torch():
 def test_the_page_of_the_docs_is_what_the_declaration_makes():
     made = runpy.run_path(str(DOCS / "metrics.py"))["page"]()
     assert (DOCS / "metrics.md").read_text() == made, "python docs/metrics.py > docs/metrics.md"
+
+
+def test_every_placeholder_of_the_page_is_in_a_declared_pattern():
+    """`<number>` in the text is a word of the fields' names above it."""
+    families = [
+        x for kind in vocabulary.KINDS for x in kind.contents if isinstance(x, vocabulary.Family)
+    ]
+    declared = {word for x in families for word in re.findall(r"<\w+>", x.pattern)}
+    shown = set(re.findall(r"<\w+>", (DOCS / "metrics.md").read_text()))
+    assert "<number>" in shown
+    assert shown <= declared

@@ -21,6 +21,7 @@ STAGES = {
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``bench`` to argparse's subparsers; ENV may be left out with ``--compare``."""
     parser = commands.add_parser(
         "bench",
         help="measure throughput",
@@ -49,7 +50,7 @@ def add_parser(commands: Any) -> None:
         "--repeat",
         type=int,
         default=1,
-        help="measure all of it so often and give medians (default 1)",
+        help="measure all of it this many times and give medians (default 1)",
     )
     parser.add_argument(
         "--compare",
@@ -61,6 +62,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Measure and print, or compare two results; return 0."""
     if args.compare:
         return _compare(*args.compare)
     if args.env is None:
@@ -131,7 +133,7 @@ def _compare(before: str, after: str) -> int:
                 f"{path} cannot be read: {error}; it must be what dicerl bench --json printed"
             ) from None
         if not isinstance(results[-1], dict) or "limit_steps_per_s" not in results[-1]:
-            raise DicerlError(f"{path} is no result of dicerl bench --json")
+            raise DicerlError(f"{path} is not a result of dicerl bench --json")
     print(f"{'':<36}{Path(before).name:>16}{Path(after).name:>16}{'ratio':>8}")
     for name, old, new, ratio in compare(*results):
         print(f"{name:<36}{old:>16,.4g}{new:>16,.4g}{ratio:>8.2f}")

@@ -12,6 +12,7 @@ from dicerl.report.dashboard import PORT, make_server
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``dashboard`` to argparse's subparsers, with host and port."""
     parser = commands.add_parser(
         "dashboard",
         help="watch runs in the browser",
@@ -45,6 +46,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the address and serve until Ctrl-C; return 0."""
     if not 0 <= args.port <= 65535:
         raise ConfigError("port", args.port, "it must lie between 0 and 65535")
     if Path(args.runs_dir).exists() and not Path(args.runs_dir).is_dir():

@@ -11,6 +11,7 @@ from dicerl.evaluate.evaluate import PROTOCOLS, Evaluation, evaluate
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``evaluate`` to argparse's subparsers, with the protocols by name."""
     parser = commands.add_parser(
         "evaluate",
         help="play episodes with a trained agent",
@@ -93,6 +94,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Play the episodes and print their scores, as text or JSON; return 0."""
     if not 1 <= args.threads <= 1024:
         raise ConfigError("threads", args.threads, "it must lie between 1 and 1024")
     import torch

@@ -11,6 +11,7 @@ from dicerl.errors import DicerlError
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``report`` to argparse's subparsers; it takes one RUN or several."""
     parser = commands.add_parser(
         "report",
         help="write runs' figures into one HTML file",
@@ -39,6 +40,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Write the HTML file, print its path and size; return 0."""
     from dicerl.report.data import find_runs
     from dicerl.report.report import write_report
 

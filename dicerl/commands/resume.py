@@ -9,6 +9,7 @@ from dicerl.commands.train import add_output, print_summary
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``resume`` to argparse's subparsers; all settings are the run's own."""
     parser = commands.add_parser(
         "resume",
         help="go on with a run",
@@ -21,6 +22,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Train on from the newest intact checkpoint; return 0, stopped or complete."""
     from dicerl.api import resume
 
     print_summary(resume(args.run, quiet=args.quiet), args)

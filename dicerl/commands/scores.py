@@ -9,6 +9,7 @@ from typing import Any
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``scores`` to argparse's subparsers, with one option for each form."""
     parser = commands.add_parser(
         "scores",
         help="the paper's tables of 57 games, own runs beside them",
@@ -50,6 +51,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the tables in the form asked for, notes on left-out runs to stderr; return 0."""
     from dicerl.scores.own import own_scores
     from dicerl.scores.table import build
 

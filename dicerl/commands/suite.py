@@ -12,6 +12,7 @@ from dicerl.config.presets import PRESETS
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``suite`` to argparse's subparsers, with every config field it does not set itself."""
     parser = commands.add_parser(
         "suite",
         help="games × variants × seeds, with statistics",
@@ -76,6 +77,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run what is left and print the results; return 0, 1 if a run failed, 130 if stopped."""
     from dicerl.records.progress import output
     from dicerl.suite import show
     from dicerl.suite.plan import make_plan

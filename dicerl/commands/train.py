@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``train`` to argparse's subparsers, with every config field as an option."""
     parser = commands.add_parser(
         "train",
         help="train a new run",
@@ -40,6 +41,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Train a new run from the options; return 0, stopped or complete."""
     from dicerl.envs import preset_for
 
     config = config_of(args, preset_for)  # mistakes are reported before torch is imported

@@ -10,6 +10,7 @@ from dicerl.config.presets import VARIANTS, characteristics
 
 
 def add_parser(commands: Any) -> None:
+    """Add ``variants`` to argparse's subparsers; its one option is ``--json``."""
     parser = commands.add_parser(
         "variants",
         help="list the variants",
@@ -24,6 +25,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the table of variants, or all of it as JSON; return 0."""
     if args.json:
         print(
             json.dumps(

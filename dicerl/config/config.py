@@ -112,7 +112,7 @@ class BehaviourConfig:
     family: Literal["boltzmann", "epsilon", "mixture", "conditioned"] = row(
         "boltzmann",
         "of policies: exp(A/tau); eps-greedy; w pi_tau1 + (1-w) pi_tau2; exp(A/tau) of a network"
-        " that is told tau",
+        " conditioned on tau",
     )
     source: Literal["bandit", "fixed", "distribution", "trainable"] = row(
         "bandit",

@@ -61,7 +61,7 @@ def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN
         "--runtime",
         dest="runtime.kind",
         default=argparse.SUPPRESS,
-        metavar="{auto,serial,process}",
+        metavar=describe_type(fields_of()["runtime.kind"][0]),
         help="auto picks by cores",
     )
     groups: dict[str, Any] = {}

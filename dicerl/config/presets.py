@@ -182,7 +182,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"behaviour.family": "mixture"},
     ),
     "conditioned": (
-        "dice with a network that is told tau: V and A of pi_tau itself",
+        "dice with a network conditioned on tau: V and A of pi_tau itself",
         {"behaviour.family": "conditioned"},
     ),
     "impala": ("V-Trace alone, tau = 1, entropy coefficient 0.01", _IMPALA),

@@ -72,6 +72,7 @@ class AtariEnv:
         )
 
     def reset(self, seed: int | None = None) -> np.ndarray:
+        """As ``VectorEnv``; environment i is seeded with ``first_seed(seed)`` + i."""
         observation, self._info = self._env.reset(
             seed=None if seed is None else self.first_seed(seed)
         )
@@ -82,6 +83,7 @@ class AtariEnv:
         return int(seed % (2**31 - self.num_envs))
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As ``VectorEnv``; actions that the game does not have are refused."""
         # ale-py hangs on an action it does not know.
         if (
             actions.shape != (self.num_envs,)
@@ -96,4 +98,5 @@ class AtariEnv:
         return observation, reward.astype(np.float32), terminated, truncated
 
     def close(self) -> None:
+        """Close the emulators."""
         self._env.close()

@@ -24,6 +24,7 @@ class EnvSpec:
 
     @property
     def is_image(self) -> bool:
+        """Whether an observation has rows and columns; else it is a vector."""
         return len(self.observation_shape) >= 2
 
     @property
@@ -54,7 +55,9 @@ class VectorEnv(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close every environment; none is stepped after that."""
+        ...
 
 
 def require_finite(spec: EnvSpec, what: str, values: np.ndarray) -> None:

@@ -67,6 +67,7 @@ class FilmedAtari(AtariEnv):
         self._filming = False
 
     def reset(self, seed: int | None = None) -> np.ndarray:
+        """As ``AtariEnv``, and bring the second emulator to the same start; it needs a seed."""
         if seed is None:
             raise ValueError("a filmed game needs a seed: the second emulator starts from it")
         observation = super().reset(seed)
@@ -83,6 +84,7 @@ class FilmedAtari(AtariEnv):
         return observation
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As ``AtariEnv``; the second emulator follows environment 0 until its episode ends."""
         observation, reward, terminated, truncated = super().step(actions)
         if self._filming:
             gained = 0
@@ -101,6 +103,7 @@ class FilmedAtari(AtariEnv):
         return observation, reward, terminated, truncated
 
     def pictures(self) -> list[np.ndarray]:
+        """The frames since the last call, one for each frame of the emulator.    [H, W, 3] each"""
         taken, self._pictures = self._pictures, []
         return taken
 
@@ -134,12 +137,14 @@ class FilmedGym(GymEnv):
         self._filming = False
 
     def reset(self, seed: int | None = None) -> np.ndarray:
+        """As ``GymEnv``, with a picture of environment 0's first state."""
         observation = super().reset(seed)
         self.start = {} if seed is None else {"seed": self.seeds(seed)[0]}
         self._pictures, self._filming = [self._picture()], True
         return observation
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As ``GymEnv``, with a picture after each step of environment 0's first episode."""
         result = super().step(actions)
         if self._filming:
             self._pictures.append(self._picture())
@@ -163,6 +168,7 @@ class FilmedGym(GymEnv):
         return picture.astype(np.uint8)
 
     def pictures(self) -> list[np.ndarray]:
+        """The pictures since the last call, one for each step.    [H, W, 3] each"""
         taken, self._pictures = self._pictures, []
         return taken
 

@@ -118,6 +118,7 @@ class GymEnv:
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
+        """As ``VectorEnv``; an environment that raises is named by its number."""
         seeds = [None] * self.num_envs if seed is None else self.seeds(seed)
         self._ended[:] = False
         out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
@@ -133,6 +134,7 @@ class GymEnv:
         return [int(s) % 2**31 for s in np.random.SeedSequence(seed).generate_state(self.num_envs)]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As ``VectorEnv``; an environment that raises is named by its number."""
         n = self.num_envs
         observation = np.empty((n, *self.spec.observation_shape), self.spec.observation_dtype)
         reward = np.zeros(n, np.float32)
@@ -157,5 +159,6 @@ class GymEnv:
         )
 
     def close(self) -> None:
+        """Close every environment."""
         for env in self._envs:
             env.close()

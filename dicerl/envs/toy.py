@@ -34,6 +34,7 @@ class Catch(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Ball in the first row of a random column, paddle in the middle; return (board, {})."""
         super().reset(seed=seed)
         self._row, self._column, self._paddle = (
             0,
@@ -43,6 +44,7 @@ class Catch(gymnasium.Env):
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Move the paddle by ``action`` - 1, the ball a row down; the last row ends the episode."""
         self._paddle = int(np.clip(self._paddle + action - 1, 0, self.columns - 1))
         self._row += 1
         last = self._row == self.rows - 1
@@ -71,11 +73,13 @@ class TMaze(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Draw the cue and go to the start; return (observation, {})."""
         super().reset(seed=seed)
         self._cue, self._place = (1.0 if self.np_random.random() < 0.5 else -1.0), 0
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Go one place on; at the junction turn by ``action``, which ends the episode."""
         if self._place == self.length:
             return self._observe(), float((action == 0) == (self._cue > 0)), True, False, {}
         self._place += 1
@@ -96,6 +100,7 @@ class Counting(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin the next episode, of 1 to 29 steps; with a ``seed``, as another environment."""
         super().reset(seed=seed)
         if seed is not None:
             self._identity, self._episode = float(self.np_random.integers(1 << 20)), -1
@@ -107,6 +112,7 @@ class Counting(gymnasium.Env):
         return np.array([self._identity, self._episode, self._step], np.float32)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Count one step, whatever ``action`` is; the reward is its number."""
         self._step += 1
         end = self._step == self._last
         terminates = self._episode % 2 == 0

@@ -28,6 +28,8 @@ PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What ``evaluate`` returns: the result, and what is printed around it."""
+
     result: dict[str, Any]  # what --json prints
     checkpoint: Path
     protocol: str  # empty if the environment is not an Atari game
@@ -67,6 +69,7 @@ def evaluate(
     from dicerl.envs import make_filmed_env, make_vector_env
     from dicerl.parts.evaluator import Step, by_name, play, summarise
     from dicerl.records.progress import Bar
+    from dicerl.records.vocabulary import label
 
     run, folder = find(path, checkpoint, quiet)
     agent = load_agent(folder, make_env)
@@ -154,7 +157,7 @@ def evaluate(
         {"1/tau": "greedy"}
         if greedy
         else {
-            title(name): f"{low:.2f}{f'–{high:.2f}' if high > low else ''}, {source}"
+            label(name): f"{low:.2f}{f'–{high:.2f}' if high > low else ''}, {source}"
             for name, low, high in zip(family, behaviour.min(0), behaviour.max(0), strict=True)
         }
     )
@@ -203,11 +206,6 @@ def check(
         )
     if video and Path(video).suffix.lower() != ".mp4":
         raise ConfigError("video", str(video), "its name must end in .mp4")
-
-
-def title(number: str) -> str:
-    """'1/tau low' for inv_temperature_low"""
-    return number.replace("inv_temperature", "1/tau").replace("_", " ")
 
 
 def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:

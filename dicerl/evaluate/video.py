@@ -162,6 +162,7 @@ class Film:
             raise DicerlError(f"video {path} cannot be written: {error.strerror}") from None
 
     def watch(self, step: Step) -> None:
+        """Add environment 0's pictures of one ``step`` to the video, until its episode ends."""
         if self._over:
             return
         action, probabilities = int(step.action[0]), np.exp(step.log_pi[0])

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from dicerl.records.vocabulary import LINES
+from dicerl.records.vocabulary import LINES, label
 
 # fields of a train line shown under their own name -> digits after the point
 DIGITS = {"entropy": 3, "policy_lag": 1, "loss": 3}
@@ -40,11 +40,11 @@ def number(value: Any, digits: int = 2) -> str:
 
 def _cell(name: str, values: dict[str, Any]) -> tuple[str, str]:
     """(label, text) of a field of the train lines."""
-    return LINES["train"][name].label, number(values.get(name), DIGITS[name])
+    return label(LINES["train"][name].name), number(values.get(name), DIGITS[name])
 
 
 def output() -> Console:
-    """A console on standard output for tables; wide if that is no terminal, so that a file holds
+    """A console on standard output for tables; wide if that is not a terminal, so that a file holds
     whole lines.
     """
     console = Console(highlight=False)
@@ -84,7 +84,7 @@ class Progress:
         if recent is not None and (self._best is None or recent > self._best):
             self._best = recent
         favoured = [
-            (name.replace("inv_temperature", "1/tau").replace("_", " "), f"{low:.2f}–{high:.2f}")
+            (label(name), f"{low:.2f}–{high:.2f}")
             for name, (low, high) in values["favoured"]().items()
         ]
         cells = [

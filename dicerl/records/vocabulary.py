@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from dicerl.core import family
 
 
+def label(name: str) -> str:
+    """The name of a field or of a number in words, as a person is shown it: "policy lag" for
+    policy_lag, "1/tau low" for inv_temperature_low.
+    """
+    return name.replace("inv_temperature", "1/tau").replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Field:
     """One field. ``unit`` is also the title of its axis; for a number without a unit it is a
@@ -23,11 +30,6 @@ class Field:
     name: str
     unit: str
     meaning: str
-
-    @property
-    def label(self) -> str:
-        """The name in words."""
-        return self.name.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ _ACTOR = (
     Field("environment", _TIME, "steps of the environments"),
     Field("inference", _TIME, "the network, and the choice of actions"),
     Field("copying", _TIME, "windows into the collector"),
-    Field("waiting", _TIME, "for a free window of the collector (runtime `process`)"),
+    Field("waiting", _TIME, "for a free slot of the collector (runtime `process`)"),
 )
 _LEARNER = (
     Field("training", _TIME, "losses, gradients and the optimizer's step"),
@@ -221,7 +223,7 @@ TRAIN = Kind(
         Field("policy_lag", "learner updates", "From acting to training, mean since the last line"),
         Field("policy_lag_max", "learner updates", "The same, at most"),
         Field("sequence_age", "seconds", "From acting to training, mean over the batch"),
-        Field("valid_fraction", "share of steps", "Steps of the batch that are no reset"),
+        Field("valid_fraction", "share of steps", "Steps of the batch other than reset steps"),
         Field("queued_sequences", "sequences", "In the collector, waiting for the learner"),
         Field("reuse_served", "uses", "Uses so far for each sequence received"),
         Field("kept_sequences", "sequences", "Kept for replay, where it is on"),

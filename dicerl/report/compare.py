@@ -54,6 +54,7 @@ def colour_index(variant: str) -> int:
 
 
 def colour(variant: str) -> str:
+    """The variant's colour as #rrggbb; beyond the palette's length colours repeat."""
     return PALETTE[colour_index(variant) % len(PALETTE)]
 
 

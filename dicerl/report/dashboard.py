@@ -97,6 +97,7 @@ class Board:
             return answer | content
 
     def video(self, name: str) -> Path | None:
+        """The newest video of the run ``name``; None if there is no such run, or no video."""
         with self._lock:
             run = self.runs().get(name)
             return run.newest_video() if run else None
@@ -109,6 +110,8 @@ def _good_choice(listed: list[dict[str, Any]]) -> list[str]:
 
 
 class Server(ThreadingHTTPServer):
+    """The dashboard's HTTP server; with a ``token`` it answers only those who have it."""
+
     daemon_threads = True
 
     def __init__(self, host: str, port: int, board: Board, token: str | None) -> None:
@@ -126,6 +129,7 @@ class Server(ThreadingHTTPServer):
             packed(name)
 
     def address(self) -> str:
+        """The address to open, token included; a wildcard host appears as this machine's name."""
         host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
             self.host, self.host
         )
@@ -134,11 +138,13 @@ class Server(ThreadingHTTPServer):
         return f"http://{name}:{self.server_address[1]}/{query}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a browser that left is no error
+        """Print the traceback of a failed request, unless the browser only left."""
+        if not isinstance(sys.exception(), ConnectionError):  # a browser that left is not an error
             super().handle_error(request, client_address)
 
 
 def is_loopback(host: str) -> bool:
+    """Whether ``host`` is localhost or a loopback address; other names are not looked up."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -166,17 +172,21 @@ def make_server(root: Path, host: str = "127.0.0.1", port: int = PORT) -> Server
 
 @lru_cache
 def packed(name: str) -> bytes:
+    """A file of the page, gzipped once; ``name`` is one of ``page.TYPES``."""
     from dicerl.report.page import static
 
     return gzip.compress(static(name).encode(), 4)
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers one request: the page, its files, ``api/state``, a video."""
+
     server: Server
     protocol_version = "HTTP/1.1"
     timeout = 60
 
     def do_GET(self) -> None:
+        """Send what the path names, after a check that the visitor is welcome."""
         from dicerl.report.page import TYPES, linked
 
         url = urlsplit(self.path)

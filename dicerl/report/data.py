@@ -105,10 +105,12 @@ class RunData:
 
     @property
     def env(self) -> str:
+        """The environment's id, from config.json."""
         return str(self.setting("env.id", "unknown environment"))
 
     @property
     def variant(self) -> str:
+        """The variant's name, from config.json."""
         return str(self.setting("variant", "unknown variant"))
 
     # --- its state
@@ -210,6 +212,7 @@ class RunData:
         return {name: vote for name, vote in votes.items() if vote.counts().any()}
 
     def newest_video(self) -> Path | None:
+        """The last written .mp4 of the run's videos; None if there is none."""
         try:
             return max(
                 (self.directory / "videos").glob("*.mp4"),
@@ -292,6 +295,7 @@ class RunData:
         )
 
     def evaluations(self) -> dict[str, np.ndarray]:
+        """The evaluations by field, NaN where one has no such number.    {name: [N]}"""
         rows = self._evaluations.rows()
         return {name: rows[:, i] for i, name in enumerate(EVALUATION)}
 

@@ -34,10 +34,12 @@ def plain(values: Any) -> list[Any]:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
+    """A Plotly axis with its title; ``more`` are further properties of it."""
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
 
 
 def frames_axis(last: float | None = None) -> dict[str, Any]:
+    """The x axis in frames, from 0 to ``last`` or to the end of the data."""
     return axis(
         "frames",
         tickformat="~s",
@@ -50,6 +52,7 @@ def frames_axis(last: float | None = None) -> dict[str, Any]:
 def figure(
     data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **layout: Any
 ) -> Figure:
+    """A figure of these traces and axes; the legend is shown if it has more than one entry."""
     named = [trace for trace in data if trace.get("showlegend", True)]
     return {
         "data": data,
@@ -73,6 +76,7 @@ def figure(
 
 
 def see_through(hex_colour: str, alpha: float) -> str:
+    """``hex_colour`` (#rrggbb) with opacity ``alpha``, as CSS rgba(...)."""
     r, g, b = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({r},{g},{b},{alpha})"
 
@@ -156,6 +160,7 @@ def band(
 
 
 def last_frame(runs: Sequence[RunData]) -> float:
+    """The largest frame number of any line of these runs; 0.0 without data."""
     ends = [
         x[-1]
         for run in runs
@@ -199,6 +204,7 @@ def train_curves(
 
 
 def training_return(all_groups: list[Group]) -> Figure | None:
+    """Return of the training episodes over frames, a line per group."""
     return curves(
         all_groups,
         lambda run: run.episodes("return"),
@@ -261,6 +267,7 @@ def _known(x: np.ndarray, y: np.ndarray) -> Curve:
 
 
 def gradient_norm(all_groups: list[Group]) -> Figure | None:
+    """Gradient norm over frames, with a line at the clip where all runs share one."""
     drawn = train_curves(all_groups, "gradient_norm", "gradient norm before the clip", log=True)
     clips = {run.setting("optimizer.clip_norm") for g in all_groups for run in g.runs}
     if drawn is not None and len(clips) == 1 and isinstance(clip := clips.pop(), int | float):
@@ -361,25 +368,15 @@ def _late_mean(group: Group, name: str) -> float:
 
 # --- scores
 
-SYSTEM_NAMES = {
-    "dice": "DiCE",
-    "rainbow": "Rainbow",
-    "impala": "IMPALA",
-    "laser": "LASER",
-    "r2d2": "R2D2",
-    "ngu": "NGU",
-    "agent57": "Agent57",
-}
-
 
 def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
     """Human-normalised score of the last evaluation beside the systems of the paper's table."""
-    from dicerl.scores import SYSTEMS, hns, reference_scores
+    from dicerl.scores import SYSTEM_TITLES, hns, reference_scores
 
     row = reference_scores()[game]
     bars = [
-        (f"{SYSTEM_NAMES.get(name, name)}, paper", hns(game, row[name]), "#8c8c8c")
-        for name in SYSTEMS
+        (f"{title}, paper", hns(game, row[name]), "#8c8c8c")
+        for name, title in SYSTEM_TITLES.items()
     ]
     own = []
     for g in groups(runs):

@@ -121,6 +121,7 @@ class Thinned:
         self._rows, self._open = np.empty((0, width)), np.empty((0, width))
 
     def add(self, lines: np.ndarray) -> None:
+        """Append ``lines``, oldest first; halve the table whenever it is full.    [N, width]"""
         waiting = np.concatenate([self._open, lines])
         while True:
             # No more than fill the table: an odd number of rows would leave a shorter one behind.

@@ -59,6 +59,9 @@ def tiles_of(
 def heat_map(
     x: Any, y: Any, z: np.ndarray, labels: list[list[float]], unit: str, hover: str, **more: Any
 ) -> dict[str, Any]:
+    """A Plotly heat map of z; ``labels`` are what ``hover`` shows as customdata.    z: [len(y),
+    len(x)]
+    """
     return {
         "type": "heatmap",
         "x": x,
@@ -157,6 +160,7 @@ def visits_map(run: RunData, number: str) -> Figure | None:
 
 
 def bandit_names(vote: BanditVote) -> list[str]:
+    """One line for each bandit: its number, mode, width and learning rate."""
     return [
         f"{i + 1}: {b['mode']}, ±{b['width']}, {b['learning_rate']:g}"
         for i, b in enumerate(vote.describe())

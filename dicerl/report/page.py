@@ -22,6 +22,7 @@ def static(name: str) -> str:
 
 
 def page(kind: str, title: str, subtitle: str, style: str, script: str) -> str:
+    """page.html with its places filled; ``style`` and ``script`` are inserted as they are."""
     parts = {
         "kind": kind,
         "title": html.escape(title),

@@ -34,16 +34,19 @@ class Section:
         caption: str = "",
         why: str = "no data yet",
     ) -> None:
+        """Add a card, or name it as missing because of ``why`` if there is no figure."""
         if figure is None:
             self.missing.append(f"{title}: {why}")
         else:
             self.cards.append({"id": key, "title": title, "caption": caption, "figure": figure})
 
     def plain(self) -> dict[str, Any]:
+        """The section as a JSON value, as page.js takes it."""
         return {"title": self.title, "cards": self.cards, "missing": self.missing}
 
 
 def sections(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """All sections of a page about these runs, in order, as JSON values."""
     together = groups(runs)
     return [
         part.plain()
@@ -239,30 +242,28 @@ def _speed(together: list[Group]) -> Section:
         "stages",
         "Time by stage",
         figures.stages(together),
-        "Second half of the run. Waiting: actors for a free window. Starved: the learner for data."
+        "Second half of the run. Waiting: actors for a free slot. Starved: the learner for data."
         " Blank: everything else.",
     )
-    only = "only the process runtime measures it"
     part.add(
         "starved",
         "Learner waits for data",
         figures.train_curves(together, stage_field("learner", "starved"), percent=True),
         "High: the actors are the slow stage. Near 0: the learner is.",
-        only,
+        "only the process runtime measures it",
     )
     part.add(
         "queue",
         "Windows that wait for the learner",
         figures.train_curves(together, "queued_sequences"),
         "A full collector makes the actors wait.",
-        only,
     )
     return part
 
 
 def describe(run: RunData) -> dict[str, Any]:
     """What a page shows of a run beside its figures."""
-    told = [
+    events = [
         f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}"
         for e in run.events
         if e.get("event") not in (None, "start")
@@ -272,7 +273,7 @@ def describe(run: RunData) -> dict[str, Any]:
         **run.software(),
         "colour": colour(run.variant),
         "damaged": run.damaged,
-        "events": told[-10:],
+        "events": events[-10:],
         "config": settings_of(run),
     }
 

@@ -18,7 +18,18 @@ from importlib.resources import files
 
 from dicerl.errors import DicerlError, nearest
 
-SYSTEMS = ("dice", "baseline", "rainbow", "impala", "laser", "r2d2", "ngu", "agent57")
+# the systems of the tables, in the paper's order, and how each is written
+SYSTEM_TITLES = {
+    "dice": "DiCE",
+    "baseline": "Baseline",
+    "rainbow": "Rainbow",
+    "impala": "IMPALA",
+    "laser": "LASER",
+    "r2d2": "R2D2",
+    "ngu": "NGU",
+    "agent57": "Agent57",
+}
+SYSTEMS = tuple(SYSTEM_TITLES)
 REFERENCE = (
     "Xiao et al. 2021, arXiv:2106.00707, appendix: 57 games, random, human and world-record scores"
     " as used there"

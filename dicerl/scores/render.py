@@ -11,29 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dicerl.scores.reference import read
+from dicerl.scores.reference import SYSTEM_TITLES, read
 from dicerl.scores.table import REFERENCES, SUMMARY
 
 METRICS = {"score": "Score", "hns": "HNS (%)", "saber": "SABER (%)"}
 TOPS = {"score": REFERENCES, "hns": ("random", "human"), "saber": ("random", "human_world_record")}
-TITLES = {
-    "random": "Random",
-    "human": "Human",
-    "human_world_record": "Record",
-    "dice": "DiCE",
-    "baseline": "Baseline",
-    "rainbow": "Rainbow",
-    "impala": "IMPALA",
-    "laser": "LASER",
-    "r2d2": "R2D2",
-    "ngu": "NGU",
-    "agent57": "Agent57",
-}
+TITLES = {"random": "Random", "human": "Human", "human_world_record": "Record", **SYSTEM_TITLES}
 MARK = "†"
 
 
 @dataclass(frozen=True)
 class Cell:
+    """A cell of a table, already as text."""
+
     text: str = ""
     corrected: bool = False  # a misprint stands here in the paper
     best: bool = False  # of the systems in this row
@@ -41,6 +31,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sheet:
+    """A table with its title, in no form yet."""
+
     title: str
     header: list[str]
     rows: list[list[Cell]]
@@ -128,6 +120,7 @@ def _pair(c: dict[str, Any], as_printed: bool) -> str:
 
 
 def title(system: str) -> str:
+    """How a system is written; own columns ("own dice") as they are."""
     return TITLES.get(system, system)
 
 
@@ -190,6 +183,8 @@ def _part(page: Sheet, columns: list[int]) -> Table:
 
 
 def markdown(page: Sheet) -> str:
+    """A Markdown table under a heading; the best of a row is bold."""
+
     def cell(c: Cell) -> str:
         return (f"**{c.text}**" if c.best else c.text) + MARK * c.corrected
 
@@ -229,6 +224,7 @@ def latex(page: Sheet) -> str:
 
 
 def tex(text: str) -> str:
+    """``text`` with LaTeX's special characters escaped, as far as the tables use them."""
     return (
         text.replace("_", r"\_").replace("%", r"\%").replace(MARK, r"$^\dagger$").replace("–", "--")
     )

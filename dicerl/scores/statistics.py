@@ -25,12 +25,15 @@ Statistic = Callable[..., Any]  # of one Scores, or two; float, or [...] for Tas
 
 
 class Interval(NamedTuple):
+    """A statistic of the scores and the ends of its interval."""
+
     value: float
     low: float
     high: float
 
 
 def as_tasks(scores: Scores) -> Tasks:
+    """The scores as ``Tasks``; empty ones and those that are not finite are refused."""
     if isinstance(scores, Tasks):
         return scores
     if isinstance(scores, Mapping):

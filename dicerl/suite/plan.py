@@ -38,11 +38,14 @@ class SuiteRun:
 
     @property
     def name(self) -> str:
+        """The name of its directory: environment, variant and seed."""
         return self.directory.name
 
 
 @dataclass
 class Plan:
+    """A checked suite: what was given, and the runs that follow from it."""
+
     directory: Path
     games: list[str]
     variants: list[str]
@@ -140,6 +143,7 @@ def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
 
 
 def read_file(path: Path) -> dict[str, Any]:
+    """The keys of a suite's TOML file; unknown ones are refused by name."""
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:

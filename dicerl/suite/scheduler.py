@@ -52,12 +52,12 @@ class Scheduler:
     def run(self) -> bool:
         """Run until every run has finished or failed: True. False if a signal ended it earlier."""
         with self._signals():
-            told = 0
+            handled = 0  # of self.stops
             try:
                 while self._open() or self._running:
-                    if self.stops > told:
-                        told = self.stops
-                        self._stop(told)
+                    if self.stops > handled:
+                        handled = self.stops
+                        self._stop(handled)
                     if not self.stops:
                         self._start()
                     elif not self._running:

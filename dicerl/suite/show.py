@@ -36,9 +36,11 @@ class Progress:
             self._live.update(self._view(), refresh=True)
 
     def say(self, line: str) -> None:
+        """Print a line that stays, above the live table if there is one."""
         self._console.print(line, markup=False, soft_wrap=True)
 
     def changed(self, run: SuiteRun) -> None:
+        """Print what the new state of ``run`` means."""
         done = sum(r.state == "finished" for r in self._plan.runs)
         if run.state == "finished":
             self.say(
@@ -54,6 +56,7 @@ class Progress:
             self.say(f"{run.name} {run.reason}")
 
     def tick(self) -> None:
+        """Redraw the table, or print the line of the minute, if it is time."""
         every = 0.5 if self._live is not None else 60.0
         if time.monotonic() - self._drawn < every:
             return
@@ -67,6 +70,7 @@ class Progress:
             self.say(self._line() + "".join(f"; {run.name} {share(run)}" for run in running))
 
     def close(self) -> None:
+        """Draw the table a last time and remove it: results are printed after it."""
         if self._live is not None:
             self._live.update(self._view(), refresh=True)
             self._live.stop()
@@ -90,6 +94,7 @@ class Progress:
 
 
 def share(run: SuiteRun) -> str:
+    """How much of the run's frames are done, in percent."""
     return f"{min(1.0, run.frames / run.config.frames):.0%}"
 
 

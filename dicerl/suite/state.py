@@ -49,6 +49,7 @@ def saved_frames(run: SuiteRun) -> int:
 
 
 def has_checkpoint(run: SuiteRun) -> bool:
+    """Whether there is a checkpoint to resume the run from."""
     folder = run.directory / "checkpoints"
     return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
 
