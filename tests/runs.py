@@ -9,8 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import dicerl
+from dicerl.config import Config, override, validate
 from dicerl.config.presets import preset
+from dicerl.errors import ConfigError
 
 # a run of seconds, with several checkpoints and evaluations, as arguments of a command
 TINY = (
@@ -114,3 +118,14 @@ def rewrite(change: Callable[[Any], Any]) -> Callable[[Path], None]:
         path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     return damage
+
+
+def refused(name: str, value: Any) -> str:
+    """The error of setting a field to a value, which must name both."""
+    with pytest.raises(ConfigError) as caught:
+        validate(override(Config(), {name: value}))
+    message = str(caught.value)
+    assert caught.value.field == name
+    assert message.startswith(f"{name} is {value!r}; ") or repr(value) in message
+    assert len(message.splitlines()) == 1
+    return message

@@ -17,7 +17,7 @@ import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import Config, EnvConfig, seeding
 from dicerl.config.presets import preset
-from dicerl.envs import env_spec, make_vector_env
+from dicerl.envs import env_spec, make_vector_env, preset_for
 from dicerl.envs.atari import ATARI_57, AtariEnv, game_name
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.toy import Catch, Counting
@@ -583,3 +583,17 @@ def test_the_environments_of_different_actors_have_different_seeds(own_callable)
             assert run["parent"] not in pids
             assert len(resets) == 4  # environments, each seeded once
         assert len({seed for _, seed in resets}) == len(resets)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("pong", "laptop"),
+        ("ALE/MsPacman-v5", "laptop"),
+        ("MinAtar/Breakout-v1", "minatar"),
+        ("CartPole-v1", "classic"),
+        ("my_module:MyEnv-v0", "classic"),
+    ],
+)
+def test_the_preset_of_an_environment(env, expected):
+    assert preset_for(env) == expected
