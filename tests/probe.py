@@ -26,7 +26,7 @@ from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.config.presets import preset
 from dicerl.core.family import NUMBERS
-from dicerl.envs import EnvSpec, env_spec, make_vector_env
+from dicerl.envs import EnvSpec, VectorEnv, env_spec, make_vector_env
 from dicerl.envs.toy import Counting
 from dicerl.parts.actor import Actor
 from dicerl.parts.learner import Learner
@@ -445,3 +445,8 @@ def gradients(learner: Learner, batch: dict[str, np.ndarray]) -> dict[str, torch
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {n: torch.from_numpy(a) for n, a in batch.items()}
+
+
+def zeros(env: VectorEnv) -> np.ndarray:
+    """The first action in every environment."""
+    return np.zeros(env.num_envs, np.int64)
