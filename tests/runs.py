@@ -32,6 +32,19 @@ TINY = (
     "false",
 )
 
+# of the JSON of an evaluation, in order
+EVALUATION_KEYS = [
+    "env",
+    "episodes",
+    "mean_return",
+    "median_return",
+    "stderr",
+    "returns",
+    "inv_temperatures",
+    "hns",
+    "saber",
+]
+
 
 def make_run(directory: Path, variant: str = "dice", **settings: Any) -> Path:
     """A directory with a config and no metrics yet."""
@@ -86,6 +99,23 @@ def trained_runs(root: Path) -> Path:
     return root
 
 
+def debug(directory: Path, env: str, **changes: Any) -> Config:
+    """The config of a run of a second with three checkpoints and evaluations."""
+    return dicerl.preset(
+        "debug",
+        **{
+            "env__id": env,
+            "frames": 300,
+            "run_dir": str(directory),
+            "tensorboard": False,
+            "checkpoint__every": 100,
+            "evaluation__every": 100,
+            "evaluation__max_steps": 20,
+            **changes,
+        },
+    )
+
+
 def one_line(result: tuple[int, str, str], *fragments: str) -> str:
     """Bad input: exit code 2, nothing on stdout, one line on stderr that holds the fragments."""
     code, out, err = result
@@ -97,6 +127,17 @@ def one_line(result: tuple[int, str, str], *fragments: str) -> str:
     for fragment in fragments:
         assert fragment in err, err
     return err
+
+
+def refused(name: str, value: Any) -> str:
+    """The error of setting a field to a value, which must name both."""
+    with pytest.raises(ConfigError) as caught:
+        validate(override(Config(), {name: value}))
+    message = str(caught.value)
+    assert caught.value.field == name
+    assert message.startswith(f"{name} is {value!r}; ") or repr(value) in message
+    assert len(message.splitlines()) == 1
+    return message
 
 
 def flip(path: Path, where: float = 0.5) -> None:
@@ -118,14 +159,3 @@ def rewrite(change: Callable[[Any], Any]) -> Callable[[Path], None]:
         path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     return damage
-
-
-def refused(name: str, value: Any) -> str:
-    """The error of setting a field to a value, which must name both."""
-    with pytest.raises(ConfigError) as caught:
-        validate(override(Config(), {name: value}))
-    message = str(caught.value)
-    assert caught.value.field == name
-    assert message.startswith(f"{name} is {value!r}; ") or repr(value) in message
-    assert len(message.splitlines()) == 1
-    return message
