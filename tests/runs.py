@@ -5,7 +5,7 @@ must look like.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import dicerl
 from dicerl.config import Config, override, validate
 from dicerl.config.presets import preset
 from dicerl.errors import ConfigError
+from dicerl.report.data import RunData
+from dicerl.report.sections import sections
 
 # a run of seconds, with several checkpoints and evaluations, as arguments of a command
 TINY = (
@@ -74,6 +76,18 @@ def append(directory: Path, *lines: dict[str, Any] | str) -> None:
     with (directory / "metrics.jsonl").open("a") as file:
         for one in lines:
             file.write(one if isinstance(one, str) else json.dumps(one) + "\n")
+
+
+def opened(directory: Path, **more: Any) -> RunData:
+    """A run as reports read it."""
+    run = RunData(Path(directory), **more)
+    run.refresh()
+    return run
+
+
+def figures_of(runs: Sequence[RunData]) -> dict[str, Any]:
+    """The figures of a page, by the ids of their cards."""
+    return {c["id"]: c["figure"] for s in sections(runs) for c in s["cards"]}
 
 
 def trained_runs(root: Path) -> Path:
