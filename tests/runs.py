@@ -15,8 +15,12 @@ import dicerl
 from dicerl.config import Config, override, validate
 from dicerl.config.presets import preset
 from dicerl.errors import ConfigError
+from dicerl.records import checkpoint
+from dicerl.records.run import Run
+from dicerl.records.state import RunState
 from dicerl.report.data import RunData
 from dicerl.report.sections import sections
+from dicerl.suite.plan import Plan, SuiteRun, make_plan
 
 # a run of seconds, with several checkpoints and evaluations, as arguments of a command
 TINY = (
@@ -127,6 +131,22 @@ def debug(directory: Path, env: str, **changes: Any) -> Config:
             "evaluation__max_steps": 20,
             **changes,
         },
+    )
+
+
+def plan_of(changes: dict[str, Any] | None = None, **given: Any) -> Plan:
+    """A suite of CartPole, unless ``given`` says otherwise."""
+    return make_plan({"games": ["CartPole-v1"], "preset": "debug", **given}, changes or {})
+
+
+def finish(run: SuiteRun, score: float, frames: int | None = None) -> None:
+    """Leave the run on disk as training does at its end (or at ``frames``)."""
+    Run.create(run.config).unlock()
+    frames = run.config.frames if frames is None else frames
+    state_then = RunState(frames=frames, updates=frames // 10)
+    checkpoint.save(run.directory, {}, state_then)
+    (run.directory / "evaluations.jsonl").write_text(
+        json.dumps({"kind": "evaluation", "frames": frames, "mean_return": score}) + "\n"
     )
 
 
