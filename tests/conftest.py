@@ -8,7 +8,11 @@ import pytest
 import dicerl
 from dicerl import cli
 from dicerl.records import checkpoint
-from runs import TINY, debug, trained_runs
+
+# so that a failing assertion in a helper shows its values, too
+pytest.register_assert_rewrite("faults", "probe", "recorded", "runs", "serial_runs")
+
+from runs import TINY, debug, trained_runs  # noqa: E402
 
 # Several tests run at a time: threads that wait busily would take the core of another.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

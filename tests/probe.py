@@ -32,6 +32,11 @@ from dicerl.parts.actor import Actor
 from dicerl.parts.learner import Learner
 from dicerl.parts.objective import Objective, draw_scaling, objective
 from dicerl.parts.sequence import allocate, schema, window_length
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run
+from dicerl.runtime.base import RunContext
+from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.setup import plan, prepare_model
 
 PER_STEP = (
     "observation",
@@ -450,3 +455,13 @@ def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 def zeros(env: VectorEnv) -> np.ndarray:
     """The first action in every environment."""
     return np.zeros(env.num_envs, np.int64)
+
+
+def context_of(directory: Path, make_env: Any = None, **changes: Any) -> RunContext:
+    """What a runtime gets: a new run with the preset debug, in the directory."""
+    config = preset("debug", **{"run_dir": str(directory), "tensorboard": False, **changes})
+    spec = env_spec(config, make_env)
+    machine, model = plan(config, spec), prepare_model(config, spec, make_env)
+    run = Run.create(config)
+    coordinator = Coordinator(config, spec, machine, run, Progress("", quiet=True))
+    return RunContext(config, spec, machine, model, coordinator, make_env)
