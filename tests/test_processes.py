@@ -72,6 +72,7 @@ def messages(transport, count, seconds=PATIENCE):
 
 def test_the_messages_of_a_child_come_before_its_end(transport):
     child = transport.start("speaks_and_exits", 3)
+    child.process.join(PATIENCE)  # what it said waits in the pipe
     assert messages(transport, 4) == [
         (child, "one"),
         (child, "two"),
