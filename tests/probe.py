@@ -267,9 +267,14 @@ def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
     """Every step of a stream from its start, each with the parameters of the version that acted."""
     state, fresh = networks[int(stream["version"][0])].initial_state(1), True
     states, advantages, scales, trained = [], [], [], []
-    told = stream.get("inv_temperature", stream["scale"])  # only a conditioned network looks at it
+    # only a conditioned network looks at it
+    temperatures = stream.get("inv_temperature", stream["scale"])
     for observation, version, valid, inv in zip(
-        stream["observation"], stream["version"].tolist(), stream["valid"], told, strict=True
+        stream["observation"],
+        stream["version"].tolist(),
+        stream["valid"],
+        temperatures,
+        strict=True,
     ):
         network = networks[version]
         if fresh:

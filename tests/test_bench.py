@@ -279,13 +279,13 @@ def test_the_limit_counts_every_training_of_a_step(replay, uses):
     )
     spec = env_spec(config)
     machine = setup.plan(config, spec)
-    told = stages(config, spec, machine, 0.05, lambda line: None)
+    measured = stages(config, spec, machine, 0.05, lambda line: None)
     cost = (
-        1 / told["env_steps_per_s"]
-        + 1 / told["inference_steps_per_s"]
-        + uses / told["train_steps_per_s"]
+        1 / measured["env_steps_per_s"]
+        + 1 / measured["inference_steps_per_s"]
+        + uses / measured["train_steps_per_s"]
     )
-    assert told["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
+    assert measured["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
 
 
 @pytest.mark.timeout(300)

@@ -151,16 +151,16 @@ def test_states(runs):
 
 def test_score_is_the_last_evaluation_else_recent_episodes(runs):
     last = json.loads((runs / "dice-0" / "evaluations.jsonl").read_text().splitlines()[-1])
-    told = RunData(runs / "dice-0").overview()
-    assert (told["score"], told["stderr"], told["score_of"]) == (
+    overview = RunData(runs / "dice-0").overview()
+    assert (overview["score"], overview["stderr"], overview["score_of"]) == (
         last["mean_return"],
         last["stderr"],
         "evaluation",
     )
     (runs / "dice-0" / "evaluations.jsonl").unlink()
-    told = RunData(runs / "dice-0").overview()
-    assert told["score_of"] == "recent episodes"
-    assert -1 <= told["score"] <= 1
+    overview = RunData(runs / "dice-0").overview()
+    assert overview["score_of"] == "recent episodes"
+    assert -1 <= overview["score"] <= 1
 
 
 def test_a_run_says_what_code_made_it(trained):

@@ -92,9 +92,9 @@ def test_what_is_not_finite_is_named_where_it_comes_from(user, where, value, sha
     if user is play_at_random and where == "reward":
         user(config, wrong)  # it only looks at observations
         return
-    with pytest.raises(EnvironmentFailed) as told:
+    with pytest.raises(EnvironmentFailed) as caught:
         user(config, wrong)
-    assert str(told.value) == f"wrong gave the {what} {value}; {what}s must be finite"
+    assert str(caught.value) == f"wrong gave the {what} {value}; {what}s must be finite"
 
 
 # --- by id

@@ -142,12 +142,12 @@ def test_a_conditioned_network_tells_all_temperatures_of_the_search_range_apart(
     network.dense[0].register_forward_pre_hook(lambda module, args: got.append(args[0].detach()))
     x = torch.linspace(0, math.log1p(most), 200)
     network.torso(torch.zeros(200, 5), torch.expm1(x))
-    told = got[0][:, 5:]
+    encoding = got[0][:, 5:]
     expected = torch.stack(
         [torch.cos(math.pi * k * torch.linspace(0, 1, 200)) for k in range(1, 9)], 1
     )
-    torch.testing.assert_close(told, expected, rtol=0, atol=1e-4)
-    distance = torch.cdist(told, told) + 10 * torch.eye(200)
+    torch.testing.assert_close(encoding, expected, rtol=0, atol=1e-4)
+    distance = torch.cdist(encoding, encoding) + 10 * torch.eye(200)
     assert distance.min() > 1e-3
 
 
@@ -155,11 +155,11 @@ def test_only_a_conditioned_network_is_told_anything():
     network = variant((5,))
     observation, inv = observations((5,), "float32", 2, 3), torch.full((2, 3), 7.0)
     with torch.no_grad():
-        told, not_told = (
+        given, not_given = (
             network.unroll(observation, network.initial_state(3), None, inv_temperature=x)
             for x in (inv, None)
         )
-    assert torch.equal(told.value, not_told.value)
+    assert torch.equal(given.value, not_given.value)
     assert variant((5,), **CONDITIONED).num_parameters() == network.num_parameters() + 8 * 12
 
 
@@ -190,16 +190,16 @@ def test_dynamics_see_this_step_and_foretell_the_next(skip):
     network = variant((5,), **{"loss.auxiliary": 0.1, "network.skip": skip})
     out = network.unroll(observations((5,), "float32", 4, 2), network.initial_state(2), None)
     action = torch.tensor([[0, 1], [2, 0], [1, 1]])
-    foretold, guessed = network.dynamics(out.hidden, out.features, action)
-    assert foretold.shape == (3, 2, 12)
+    predicted, guessed = network.dynamics(out.hidden, out.features, action)
+    assert predicted.shape == (3, 2, 12)
     assert guessed.shape == (3, 2, ACTIONS)
     for t in range(3):
-        (to_hidden,) = torch.autograd.grad(foretold[t].sum(), out.hidden, retain_graph=True)
+        (to_hidden,) = torch.autograd.grad(predicted[t].sum(), out.hidden, retain_graph=True)
         assert [bool(g.any()) for g in to_hidden] == [i == t for i in range(4)]
         (to_features,) = torch.autograd.grad(guessed[t].sum(), out.features, retain_graph=True)
         assert [bool(g.any()) for g in to_features] == [i in (t, t + 1) for i in range(4)]
     other, _ = network.dynamics(out.hidden, out.features, (action + 1) % ACTIONS)
-    assert not torch.allclose(other, foretold)
+    assert not torch.allclose(other, predicted)
 
 
 # --- torsos ---------------------------------------------------------------------------------------

@@ -259,9 +259,9 @@ def test_the_gradient_of_a_trainable_tau_is_the_policy_gradient():
     objective = (rho * found.targets.advantage * taken)[valid].mean() / 3.0  # tau = 1/3
     (expected,) = torch.autograd.grad(-10.0 * objective, p)
     assert grad.item() == pytest.approx(expected.item(), rel=1e-4)
-    told = learner.update(batch, diagnose=True)
-    assert told["trainable_gradient"] == pytest.approx(grad.item(), rel=1e-4)
-    assert told["trainable_inv_temperature"] != pytest.approx(3.0, rel=1e-6)  # it was trained
+    reported = learner.update(batch, diagnose=True)
+    assert reported["trainable_gradient"] == pytest.approx(grad.item(), rel=1e-4)
+    assert reported["trainable_inv_temperature"] != pytest.approx(3.0, rel=1e-6)  # it was trained
 
 
 def test_the_entropy_bonus_adds_its_gradient():
@@ -319,11 +319,11 @@ def test_auxiliary_losses_by_hand():
     for t, b in found.valid.nonzero().tolist():
         taken = torch.zeros(probe.ACTIONS)
         taken[batch["action"][BURN_IN + t, b]] = 1.0
-        foretold = learner.network.forward_model(torch.cat([out.hidden[t, b], taken]))
+        predicted = learner.network.forward_model(torch.cat([out.hidden[t, b], taken]))
         logits = learner.network.inverse_model(
             torch.cat([out.features[t, b], out.features[t + 1, b]])
         )
-        forward = 0.5 * (foretold - out.features[t + 1, b]).square().mean()
+        forward = 0.5 * (predicted - out.features[t + 1, b]).square().mean()
         terms.append(
             forward.item()
             - math.log(slow.softmax(logits.tolist(), 1.0)[batch["action"][BURN_IN + t, b]])
@@ -357,11 +357,11 @@ def test_the_target_of_forward_dynamics_is_stopped():
     )
     data = probe.tensors(batch)
     out = learner.model.window(data)
-    foretold, guessed = learner.network.dynamics(
+    predicted, guessed = learner.network.dynamics(
         out.hidden, out.features, data["action"][BURN_IN:-1]
     )
     for term, reaches in (
-        (losses.forward_dynamics_loss(foretold, out.features[1:]), False),
+        (losses.forward_dynamics_loss(predicted, out.features[1:]), False),
         (losses.inverse_dynamics_loss(guessed, data["action"][BURN_IN:-1]), True),
     ):
         (grad,) = torch.autograd.grad(term.sum(), out.features, retain_graph=True)
