@@ -10,7 +10,7 @@ from dicerl import cli
 from dicerl.records import checkpoint
 
 # so that a failing assertion in a helper shows its values, too
-pytest.register_assert_rewrite("faults", "probe", "recorded", "runs", "serial_runs")
+pytest.register_assert_rewrite("books", "faults", "probe", "recorded", "runs", "serial_runs")
 
 from runs import TINY, debug, trained_runs  # noqa: E402
 
@@ -19,14 +19,22 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # `make test` hands out whole files; those that take longest go first.
 SLOWEST = (
     "faults",
-    "suite",
+    "scheduler",
+    "pipeline_variants",
     "serial",
     "browser",
-    "envs",
-    "pipeline",
-    "evaluate",
     "learning",
     "bench",
+    "full_disk",
+    "faulty_environments",
+    "pipeline",
+    "processes",
+    "atari",
+    "envs",
+    "serial_variants",
+    "video",
+    "supervisor",
+    "evaluate",
 )
 
 
