@@ -5,23 +5,36 @@ from pathlib import Path
 
 import pytest
 
+import dicerl
 from dicerl import cli
 from dicerl.records import checkpoint
-from runs import TINY, trained_runs
+
+# so that a failing assertion in a helper shows its values, too
+pytest.register_assert_rewrite("books", "faults", "probe", "recorded", "runs", "serial_runs")
+
+from runs import TINY, debug, trained_runs  # noqa: E402
 
 # Several tests run at a time: threads that wait busily would take the core of another.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # `make test` hands out whole files; those that take longest go first.
 SLOWEST = (
     "faults",
-    "suite",
+    "scheduler",
+    "pipeline_variants",
     "serial",
     "browser",
-    "envs",
-    "pipeline",
-    "evaluate",
     "learning",
     "bench",
+    "full_disk",
+    "faulty_environments",
+    "pipeline",
+    "processes",
+    "atari",
+    "envs",
+    "serial_variants",
+    "video",
+    "supervisor",
+    "evaluate",
 )
 
 
@@ -57,6 +70,43 @@ def finished(tmp_path_factory):
 def copy(finished, tmp_path):
     """A copy of it."""
     return shutil.copytree(finished, tmp_path / "copy")
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory):
+    """Train ``debug`` runs by environment, each only once, and give their directories."""
+    directories = {}
+
+    def train(env, **changes):
+        if env not in directories:
+            directory = tmp_path_factory.mktemp("evaluate") / env.replace("/", "_")
+            directories[env] = dicerl.train(debug(directory, env, **changes), quiet=True).directory
+        return directories[env]
+
+    return train
+
+
+@pytest.fixture
+def cartpole(trained_once):
+    return trained_once("CartPole-v1")
+
+
+@pytest.fixture
+def minatar(trained_once):
+    """Without evaluations."""
+    return trained_once("MinAtar/Breakout-v1", evaluation__every=0)
+
+
+@pytest.fixture(params=["pong", "breakout"])
+def atari(request, trained_once):
+    return trained_once(
+        request.param,
+        frames=160,
+        evaluation__every=0,
+        checkpoint__every=0,
+        network__torso="impala_shallow",
+        runtime__learner_threads=1,
+    )
 
 
 @pytest.fixture

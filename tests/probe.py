@@ -26,12 +26,17 @@ from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.config.presets import preset
 from dicerl.core.family import NUMBERS
-from dicerl.envs import EnvSpec, env_spec, make_vector_env
+from dicerl.envs import EnvSpec, VectorEnv, env_spec, make_vector_env
 from dicerl.envs.toy import Counting
 from dicerl.parts.actor import Actor
 from dicerl.parts.learner import Learner
 from dicerl.parts.objective import Objective, draw_scaling, objective
 from dicerl.parts.sequence import allocate, schema, window_length
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run
+from dicerl.runtime.base import RunContext
+from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.setup import plan, prepare_model
 
 PER_STEP = (
     "observation",
@@ -262,9 +267,14 @@ def replay(stream: dict[str, np.ndarray], networks: Networks) -> Replay:
     """Every step of a stream from its start, each with the parameters of the version that acted."""
     state, fresh = networks[int(stream["version"][0])].initial_state(1), True
     states, advantages, scales, trained = [], [], [], []
-    told = stream.get("inv_temperature", stream["scale"])  # only a conditioned network looks at it
+    # only a conditioned network looks at it
+    temperatures = stream.get("inv_temperature", stream["scale"])
     for observation, version, valid, inv in zip(
-        stream["observation"], stream["version"].tolist(), stream["valid"], told, strict=True
+        stream["observation"],
+        stream["version"].tolist(),
+        stream["valid"],
+        temperatures,
+        strict=True,
     ):
         network = networks[version]
         if fresh:
@@ -445,3 +455,18 @@ def gradients(learner: Learner, batch: dict[str, np.ndarray]) -> dict[str, torch
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {n: torch.from_numpy(a) for n, a in batch.items()}
+
+
+def zeros(env: VectorEnv) -> np.ndarray:
+    """The first action in every environment."""
+    return np.zeros(env.num_envs, np.int64)
+
+
+def context_of(directory: Path, make_env: Any = None, **changes: Any) -> RunContext:
+    """What a runtime gets: a new run with the preset debug, in the directory."""
+    config = preset("debug", **{"run_dir": str(directory), "tensorboard": False, **changes})
+    spec = env_spec(config, make_env)
+    machine, model = plan(config, spec), prepare_model(config, spec, make_env)
+    run = Run.create(config)
+    coordinator = Coordinator(config, spec, machine, run, Progress("", quiet=True))
+    return RunContext(config, spec, machine, model, coordinator, make_env)

@@ -5,12 +5,22 @@ must look like.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import dicerl
+from dicerl.config import Config, override, validate
 from dicerl.config.presets import preset
+from dicerl.errors import ConfigError
+from dicerl.records import checkpoint
+from dicerl.records.run import Run
+from dicerl.records.state import RunState
+from dicerl.report.data import RunData
+from dicerl.report.sections import sections
+from dicerl.suite.plan import Plan, SuiteRun, make_plan
 
 # a run of seconds, with several checkpoints and evaluations, as arguments of a command
 TINY = (
@@ -27,6 +37,19 @@ TINY = (
     "--tensorboard",
     "false",
 )
+
+# of the JSON of an evaluation, in order
+EVALUATION_KEYS = [
+    "env",
+    "episodes",
+    "mean_return",
+    "median_return",
+    "stderr",
+    "returns",
+    "inv_temperatures",
+    "hns",
+    "saber",
+]
 
 
 def make_run(directory: Path, variant: str = "dice", **settings: Any) -> Path:
@@ -59,6 +82,18 @@ def append(directory: Path, *lines: dict[str, Any] | str) -> None:
             file.write(one if isinstance(one, str) else json.dumps(one) + "\n")
 
 
+def opened(directory: Path, **more: Any) -> RunData:
+    """A run as reports read it."""
+    run = RunData(Path(directory), **more)
+    run.refresh()
+    return run
+
+
+def figures_of(runs: Sequence[RunData]) -> dict[str, Any]:
+    """The figures of a page, by the ids of their cards."""
+    return {c["id"]: c["figure"] for s in sections(runs) for c in s["cards"]}
+
+
 def trained_runs(root: Path) -> Path:
     """Short real runs: dice and baseline, two seeds each."""
     for variant in ("dice", "baseline"):
@@ -82,6 +117,39 @@ def trained_runs(root: Path) -> Path:
     return root
 
 
+def debug(directory: Path, env: str, **changes: Any) -> Config:
+    """The config of a run of a second with three checkpoints and evaluations."""
+    return dicerl.preset(
+        "debug",
+        **{
+            "env__id": env,
+            "frames": 300,
+            "run_dir": str(directory),
+            "tensorboard": False,
+            "checkpoint__every": 100,
+            "evaluation__every": 100,
+            "evaluation__max_steps": 20,
+            **changes,
+        },
+    )
+
+
+def plan_of(changes: dict[str, Any] | None = None, **given: Any) -> Plan:
+    """A suite of CartPole, unless ``given`` says otherwise."""
+    return make_plan({"games": ["CartPole-v1"], "preset": "debug", **given}, changes or {})
+
+
+def finish(run: SuiteRun, score: float, frames: int | None = None) -> None:
+    """Leave the run on disk as training does at its end (or at ``frames``)."""
+    Run.create(run.config).unlock()
+    frames = run.config.frames if frames is None else frames
+    state_then = RunState(frames=frames, updates=frames // 10)
+    checkpoint.save(run.directory, {}, state_then)
+    (run.directory / "evaluations.jsonl").write_text(
+        json.dumps({"kind": "evaluation", "frames": frames, "mean_return": score}) + "\n"
+    )
+
+
 def one_line(result: tuple[int, str, str], *fragments: str) -> str:
     """Bad input: exit code 2, nothing on stdout, one line on stderr that holds the fragments."""
     code, out, err = result
@@ -93,6 +161,17 @@ def one_line(result: tuple[int, str, str], *fragments: str) -> str:
     for fragment in fragments:
         assert fragment in err, err
     return err
+
+
+def refused(name: str, value: Any) -> str:
+    """The error of setting a field to a value, which must name both."""
+    with pytest.raises(ConfigError) as caught:
+        validate(override(Config(), {name: value}))
+    message = str(caught.value)
+    assert caught.value.field == name
+    assert message.startswith(f"{name} is {value!r}; ") or repr(value) in message
+    assert len(message.splitlines()) == 1
+    return message
 
 
 def flip(path: Path, where: float = 0.5) -> None:

@@ -245,12 +245,12 @@ def hidden_peak(x, rng, noise=10.0):
     )
 
 
-def search(seed, episodes, told=lambda x, g: (x, g)):
+def search(seed, episodes, reported=lambda x, g: (x, g)):
     """How far the middle of the best region is from the peak, in the worst coordinate."""
     vote, rng = joint(seed), np.random.default_rng(seed)
     for _ in range(episodes):
         x = vote.sample()
-        vote.update(*told(x, hidden_peak(x, rng)))
+        vote.update(*reported(x, hidden_peak(x, rng)))
     return (
         max(
             abs((low + high) / 2 - p)

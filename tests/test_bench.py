@@ -1,10 +1,7 @@
-"""bench/: the stopwatch, the memory of a process tree, what the machine is used for, and the
-command.
-"""
+"""bench/: the stopwatch, the memory of a process tree, the stages, and the command."""
 
 import json
 import mmap
-import platform
 import re
 import signal
 import subprocess
@@ -20,9 +17,8 @@ from dicerl.bench import bench as bench_module
 from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
 from dicerl.bench.stages import _played, stages
-from dicerl.bench.whole import Stopwatch, updates_a_line
-from dicerl.envs import EnvSpec, env_spec, make_vector_env
-from dicerl.records.checkpoint import checkpoints_of
+from dicerl.bench.whole import Stopwatch, updates_per_line
+from dicerl.envs import env_spec, make_vector_env
 from dicerl.runtime import setup
 from runs import one_line
 
@@ -108,63 +104,6 @@ def test_the_stopwatch_waits_until_the_collector_hardly_matters(clock):
         clock[0] = float(second)
         slow.update({"updates": second, "frames": second})
     assert slow.done()
-
-
-@pytest.mark.parametrize(
-    ("cores", "preset", "spec", "changes", "actors", "learners", "threads"),
-    [
-        (2, "laptop", "atari", {}, 2, 1, 2),
-        (8, "laptop", "atari", {}, 2, 1, 8),
-        (64, "paper", "atari", {}, 20, 1, 64),
-        (4, "laptop", "atari", {"sequence.batch": 3}, 2, 1, 3),
-        (2, "classic", "vector", {}, 1, 1, 1),
-        (2, "classic", "vector", {"network.lstm": 8}, 1, 2, 1),
-        (1, "minatar", "minatar", {}, 1, 1, 1),
-        (2, "minatar", "minatar", {}, 1, 2, 1),
-        (8, "minatar", "minatar", {}, 4, 2, 1),
-        (8, "minatar", "minatar", {"runtime.num_learners": 5}, 4, 5, 1),
-        (8, "minatar", "minatar", {"runtime.kind": "serial"}, 1, 1, 1),
-        (1, "laptop", "atari", {}, 1, 1, 1),
-        (8, "laptop", "atari", {"runtime.num_envs": 4}, 1, 1, 8),
-        (2, "laptop", "atari", {"runtime.num_actors": 1, "runtime.learner_threads": 1}, 1, 1, 1),
-    ],
-)
-def test_what_the_machine_is_used_for(
-    monkeypatch, cores, preset, spec, changes, actors, learners, threads
-):
-    specs = {
-        "atari": EnvSpec("pong", (4, 84, 84), np.dtype(np.uint8), 18, action_repeat=4, game="pong"),
-        "minatar": EnvSpec("m", (10, 10, 4), np.dtype(np.bool_), 3),
-        "vector": EnvSpec("c", (4,), np.dtype(np.float32), 2),
-    }
-    monkeypatch.setattr(setup, "cores", lambda: cores)
-    monkeypatch.setattr(setup, "_require_memory", lambda *_: None)
-    config = dicerl.preset(
-        preset, **{"env.id": "x", "runtime.kind": "process", "runtime.device": "cpu", **changes}
-    )
-    plan = setup.plan(config, specs[spec])
-    assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
-    assert plan.capacity == plan.num_learners * config.sequence.batch + config.runtime.num_envs
-
-
-def test_a_learner_with_threads_is_reproducible_too(tmp_path):
-    ends = []
-    for name in ("a", "b"):
-        run = dicerl.train(
-            dicerl.preset(
-                "debug",
-                **{
-                    "env.id": "CartPole-v1",
-                    "frames": 1000,
-                    "runtime.learner_threads": 2,
-                    "run_dir": str(tmp_path / name),
-                    "evaluation.every": 0,
-                },
-            ),
-            quiet=True,
-        )
-        ends.append((checkpoints_of(run.directory)[-1] / "model.safetensors").read_bytes())
-    assert ends[0] == ends[1]
 
 
 # --- the command
@@ -340,13 +279,13 @@ def test_the_limit_counts_every_training_of_a_step(replay, uses):
     )
     spec = env_spec(config)
     machine = setup.plan(config, spec)
-    told = stages(config, spec, machine, 0.05, lambda line: None)
+    measured = stages(config, spec, machine, 0.05, lambda line: None)
     cost = (
-        1 / told["env_steps_per_s"]
-        + 1 / told["inference_steps_per_s"]
-        + uses / told["train_steps_per_s"]
+        1 / measured["env_steps_per_s"]
+        + 1 / measured["inference_steps_per_s"]
+        + uses / measured["train_steps_per_s"]
     )
-    assert told["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
+    assert measured["limit_steps_per_s"] == pytest.approx(machine.cores / cost)
 
 
 @pytest.mark.timeout(300)
@@ -403,33 +342,4 @@ def test_slow_updates_are_told_of_more_often(name, changes, expected):
     """An update of the paper's size takes seconds here: at the preset's own 50 updates a line, a
     measurement would end before the first.
     """
-    assert updates_a_line(dicerl.preset(name, **changes)) == expected
-
-
-LONG_TURNS = """
-import ctypes, os, struct
-from dicerl.runtime.machine import TIME_SLICE, take_long_time_slices
-os.nice(3)
-take_long_time_slices()
-found = ctypes.create_string_buffer(48)
-assert ctypes.CDLL(None).syscall(NUMBER, 0, found, 48, 0) == 0  # sched_getattr
-_, policy, _, nice, _, runtime, _, _ = struct.unpack("IIQiIQQQ", found.raw)
-print(policy == os.SCHED_OTHER, nice, os.nice(0), runtime / 1e9 == TIME_SLICE)
-"""
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
-    reason="not asked for here",
-)
-def test_long_turns_are_asked_for_and_nothing_else_is_changed():
-    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
-    done = subprocess.run(
-        [sys.executable, "-c", LONG_TURNS.replace("NUMBER", str(number))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    listens = tuple(map(int, re.match(r"(\d+)\.(\d+)", platform.release()).groups())) >= (6, 12)
-    assert done.stdout.split()[:3] == ["True", "3", "3"], done.stderr
-    assert not listens or done.stdout.split()[3] == "True"
+    assert updates_per_line(dicerl.preset(name, **changes)) == expected

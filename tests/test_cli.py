@@ -1,24 +1,20 @@
-"""The command line: --help, --json, and what a run leaves on disk. Mistakes are in
-test_cli_mistakes.py, directories and damaged files in test_run.py and test_checkpoint.py.
+"""The command line: --help, --json, and what a run leaves on disk. Options are in test_options.py,
+mistakes in test_cli_mistakes.py, directories and damaged files in test_run.py and
+test_checkpoint.py.
 """
 
 import json
 import re
 import subprocess
 import sys
-import typing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dicerl
 from dicerl import cli
-from dicerl.config import Config, fields_of, get
-from dicerl.config.options import HIDDEN
 from dicerl.config.presets import VARIANTS
 from dicerl.records import checkpoint
-from dicerl.records.run import Run
 
 # --- help
 
@@ -32,88 +28,6 @@ def test_help_shows_an_example(call, monkeypatch, command):
     assert re.search(rf"examples?:\s+dicerl {command or 'train'} [\w-]+", out), out
     for name in cli.COMMANDS if command is None else ():
         assert re.search(rf"^\s+{name}\s", out, re.MULTILINE), name
-
-
-def test_help_shows_every_field(call, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    _, out, _ = call("train", "--help")
-    options = set(re.findall(r"--[\w.-]+", out))
-    for name, (_, field) in fields_of().items():
-        if name == "env.id":
-            assert " ENV" in out
-            continue
-        assert f"--{name.replace('_', '-')}" in options, name
-        if name not in ("preset", "variant"):
-            assert field.metadata["help"] in " ".join(out.split()), name
-
-
-def another(name, kind):
-    """A value that is not the field's default."""
-    value = get(Config(), name)
-    if name == "collector.capacity":  # must hold a batch
-        return 1000
-    if kind is bool:
-        return not value
-    if kind is int:
-        return value + 1
-    if kind is float:
-        return 0.9 * value or 0.5
-    if kind is str:
-        return "other"
-    if typing.get_origin(kind) is typing.Literal:
-        return next(choice for choice in typing.get_args(kind) if choice != value)
-    return value[::-1]
-
-
-def test_every_field_can_be_given(monkeypatch):
-    """Each option reaches the field it names, written with dashes or underscores."""
-    given = []
-    monkeypatch.setattr(
-        "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
-    )
-    changes = {
-        name: another(name, kind) for name, (kind, _) in fields_of().items() if name not in HIDDEN
-    }
-    for style in (lambda name: name, lambda name: name.replace("_", "-")):
-        args = [
-            f"--{style(name)}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in changes.items()
-        ]
-        cli.main(["train", "CartPole-v1", "--preset", "paper", *args])
-    assert given == [Config().replace(**{"env.id": "CartPole-v1"}, **changes)] * 2
-
-
-def test_flags_of_true_and_false(monkeypatch):
-    given = []
-    monkeypatch.setattr(
-        "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
-    )
-    for args in (
-        ["--env.episodic-life"],
-        ["--env.episodic-life", "true"],
-        ["--env.episodic-life=no"],
-    ):
-        cli.main(["train", "pong", *args])
-    assert [c.env.episodic_life for c in given] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        ([], ("classic", "dice")),
-        (["--preset", "impala"], ("classic", "impala")),
-        (["--preset", "laser", "--variant", "dice"], ("classic", "laser")),
-        (["--preset", "debug", "--variant", "laser"], ("debug", "laser")),
-    ],
-)
-def test_preset_and_variant(monkeypatch, args, expected):
-    """impala and laser as presets: the variant with the environment's own preset."""
-    given = []
-    monkeypatch.setattr(
-        "dicerl.api.train", lambda config, **_: given.append(config) or Run(Path("x"), config)
-    )
-    cli.main(["train", "CartPole-v1", *args])
-    assert [(config.preset, config.variant) for config in given] == [expected]
 
 
 def test_version_and_no_command(call):

@@ -55,9 +55,9 @@ DIAGNOSTICS = {
 def test_diagnostics_are_complete_and_finite(changes):
     learner, batch = probe.learner_and_batch(**changes)
     learner.weights.updates = 10
-    told = learner.update(batch, diagnose=True)
-    assert set(told) >= DIAGNOSTICS
-    assert all(isinstance(x, float) and math.isfinite(x) for x in told.values()), told
+    reported = learner.update(batch, diagnose=True)
+    assert set(reported) >= DIAGNOSTICS
+    assert all(isinstance(x, float) and math.isfinite(x) for x in reported.values()), reported
     assert learner.update(batch) is None
 
 
@@ -71,7 +71,7 @@ def test_diagnostics_say_what_they_are_named_after():
         found = probe.loss_of(learner, data)
     out, loss = found.window, found.losses
     valid = batch["valid"][BURN_IN:-1]
-    told = learner.update(batch, diagnose=True)
+    reported = learner.update(batch, diagnose=True)
     ratio = found.log_ratio.exp().numpy()[valid]
     value, head = out.value[:-1].numpy()[valid], out.advantage[:-1].numpy()[valid]
     features = out.features[:-1].numpy()[valid]
@@ -100,9 +100,15 @@ def test_diagnostics_say_what_they_are_named_after():
         "inv_temperature_mean": batch["inv_temperature"][BURN_IN:-1][valid].mean(),
     }
     for name, x in expected.items():
-        assert told[name] == pytest.approx(float(x), rel=1e-4, abs=1e-6), name
-    assert 5.0 <= told["sequence_age"] < 60.0 + time.time() - batch["created"].mean()
-    assert {round(x) for x in (told["policy_lag"], told["policy_lag_max"])} <= {3, 4, 5, 6, 7}
+        assert reported[name] == pytest.approx(float(x), rel=1e-4, abs=1e-6), name
+    assert 5.0 <= reported["sequence_age"] < 60.0 + time.time() - batch["created"].mean()
+    assert {round(x) for x in (reported["policy_lag"], reported["policy_lag_max"])} <= {
+        3,
+        4,
+        5,
+        6,
+        7,
+    }
 
 
 def test_the_policy_lag_is_measured_for_every_batch():
@@ -111,7 +117,7 @@ def test_the_policy_lag_is_measured_for_every_batch():
     learner.weights.updates = 100
     for version in (90, 80, 95):
         batch["version"][...] = version
-        told = learner.update(batch, diagnose=version == 95)
-    assert told["policy_lag"] == pytest.approx(np.mean([100 - 90, 101 - 80, 102 - 95]))
-    assert told["policy_lag_max"] == 101 - 80
+        reported = learner.update(batch, diagnose=version == 95)
+    assert reported["policy_lag"] == pytest.approx(np.mean([100 - 90, 101 - 80, 102 - 95]))
+    assert reported["policy_lag_max"] == 101 - 80
     assert learner.update(batch, diagnose=True)["policy_lag_max"] == 103 - 95

@@ -1,88 +1,21 @@
-"""dicerl evaluate: its numbers, its mistakes, and a video that is decoded and compared with the
-episode played again.
-"""
+"""evaluate/evaluate.py and its command: JSON, checkpoints by name, protocols, mistakes."""
 
 import json
 import math
 import shutil
 from dataclasses import replace
 
-import gymnasium
-import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
-from ale_py import ALEInterface, LoggerMode, roms
-from gymnasium.spaces import Box, Discrete
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import dicerl
 from dicerl.config import get
-from dicerl.envs import make_filmed_env
-from dicerl.envs.gym import maker
-from dicerl.errors import ConfigError, DicerlError
-from dicerl.evaluate import video
+from dicerl.errors import ConfigError
 from dicerl.evaluate.evaluate import PAPER, evaluate, with_protocol
 from dicerl.records import checkpoint
 from dicerl.scores import hns, saber
-
-KEYS = [
-    "env",
-    "episodes",
-    "mean_return",
-    "median_return",
-    "stderr",
-    "returns",
-    "inv_temperatures",
-    "hns",
-    "saber",
-]
-
-
-def debug(directory, env, **changes):
-    return dicerl.preset(
-        "debug",
-        **{
-            "env__id": env,
-            "frames": 300,
-            "run_dir": str(directory),
-            "tensorboard": False,
-            "checkpoint__every": 100,
-            "evaluation__every": 100,
-            "evaluation__max_steps": 20,
-            **changes,
-        },
-    )
-
-
-@pytest.fixture(scope="module")
-def cartpole(tmp_path_factory):
-    return dicerl.train(
-        debug(tmp_path_factory.mktemp("evaluate") / "cartpole", "CartPole-v1"), quiet=True
-    ).directory
-
-
-@pytest.fixture(scope="module")
-def minatar(tmp_path_factory):
-    config = debug(
-        tmp_path_factory.mktemp("evaluate") / "minatar", "MinAtar/Breakout-v1", evaluation__every=0
-    )
-    return dicerl.train(config, quiet=True).directory
-
-
-@pytest.fixture(scope="module", params=["pong", "breakout"])
-def atari(request, tmp_path_factory):
-    config = debug(
-        tmp_path_factory.mktemp("evaluate") / request.param,
-        request.param,
-        frames=160,
-        evaluation__every=0,
-        checkpoint__every=0,
-        network__torso="impala_shallow",
-        runtime__learner_threads=1,
-    )
-    return dicerl.train(config, quiet=True).directory
+from runs import EVALUATION_KEYS
 
 
 @pytest.fixture
@@ -103,12 +36,9 @@ def result(call):
     return run
 
 
-# --- the command
-
-
 def test_json_is_what_the_design_says(cartpole, result):
     found = result(cartpole, "--episodes", 5)
-    assert list(found) == KEYS
+    assert list(found) == EVALUATION_KEYS
     assert found["env"] == "CartPole-v1"
     assert found["episodes"] == len(found["returns"]) == len(found["inv_temperatures"]) == 5
     assert found["mean_return"] == pytest.approx(np.mean(found["returns"]))
@@ -173,7 +103,11 @@ def test_other_families_say_what_they_drew(tmp_path, result, call, variant):
     run = dicerl.train(config, quiet=True).directory
     found = result(run, "--episodes", 3, "--video", tmp_path / "film.mp4")
     names = FAMILIES[variant]
-    assert list(found) == [*KEYS[:-2], *[name for name in names if name not in KEYS], *KEYS[-2:]]
+    assert list(found) == [
+        *EVALUATION_KEYS[:-2],
+        *[name for name in names if name not in EVALUATION_KEYS],
+        *EVALUATION_KEYS[-2:],
+    ]
     assert all(len(found[name]) == 3 and None not in found[name] for name in names)
     about = json.loads((tmp_path / "film.json").read_text())
     assert all(about[name[:-1]] == pytest.approx(found[name][0], abs=1e-4) for name in names)
@@ -323,364 +257,6 @@ def test_best_without_an_evaluation(minatar, call):
     code, _, err = call(minatar, "--checkpoint", "best")
     assert code == 2
     assert "had no evaluation" in err
-
-
-# --- videos
-
-
-def decode(path):
-    """(metadata, pictures [frames, height, width, 3]) of a video."""
-    reader = imageio_ffmpeg.read_frames(str(path))
-    meta = next(reader)
-    width, height = meta["size"]
-    return meta, np.stack(
-        [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
-    ).astype(np.int16)
-
-
-def difference(decoded, drawn, side=6):
-    """Of each picture, the largest mean difference in brightness of a 6x6 block: the codec's is
-    below 7, a paddle elsewhere makes 40.
-    [frames]
-    """
-
-    def blocks(one, other):
-        error = np.abs(
-            (one.astype(np.float32) - other.astype(np.float32))
-            @ np.array([0.299, 0.587, 0.114], np.float32)
-        )
-        height, width = error.shape[0] // side, error.shape[1] // side
-        return (
-            error[: height * side, : width * side]
-            .reshape(height, side, width, side)
-            .mean((1, 3))
-            .max()
-        )
-
-    return np.array([blocks(one, other) for one, other in zip(decoded, drawn, strict=True)])
-
-
-def replay_atari(game, about, sticky=0.0):
-    """Another emulator, set up here: (pictures, rewards) of the episode in the sidecar."""
-    ALEInterface.setLoggerMode(LoggerMode.Error)
-    ale = ALEInterface()
-    ale.setInt("random_seed", about["start"]["seed"])
-    ale.setFloat("repeat_action_probability", sticky)
-    ale.loadROM(roms.get_rom_path(game))
-    ale.reset_game()
-    for _ in range(about["start"]["noops"]):
-        ale.act(0)
-    pictures, rewards = [ale.getScreenRGB()], []
-    for action in about["actions"]:
-        reward = 0
-        for _ in range(4):
-            reward += ale.act(ale.getLegalActionSet()[action])
-            pictures.append(ale.getScreenRGB())
-            if ale.game_over():
-                break
-        rewards.append(reward)
-    return np.stack(pictures), rewards
-
-
-def replay_gym(env_id, about):
-    env = maker(env_id)(render_mode="rgb_array")
-    env.reset(seed=about["start"]["seed"])
-    pictures, rewards = [env.render()], []
-    for action in about["actions"]:
-        rewards.append(env.step(action)[1])
-        pictures.append(env.render())
-    return np.stack(pictures), rewards
-
-
-def returns_shown(decoded, about, names, per_step):
-    """Which of the returns the episode went through is drawn in each picture's strip, found by
-    drawing them all.
-    """
-    height = decoded.shape[1]
-    strip = video.Strip(height, names, {})
-    # where the return stands
-    numbers = slice(0, int(40 * strip.unit)), slice(0, int(60 * strip.unit))
-    candidates = sorted({0.0, *np.cumsum(about["rewards"]).tolist()})
-    blank = np.zeros(len(names))
-    drawn = np.stack([strip.draw(c, 0.0, blank, None)[numbers] for c in candidates]).astype(
-        np.int16
-    )
-    shown = decoded[:, :, -strip.width :][:, numbers[0], numbers[1]]
-    nearest = np.abs(shown[:, None] - drawn[None]).mean((2, 3, 4)).argmin(1)
-    expected = [0.0] + [
-        total
-        for total, count in zip(np.cumsum(about["rewards"]), per_step, strict=True)
-        for _ in range(count)
-    ]
-    return [candidates[i] for i in nearest], expected
-
-
-def test_an_atari_video_is_the_agents_episode(atari, result, tmp_path):
-    game, film = atari.name, tmp_path / "new" / "film.mp4"
-    # Breakout's five balls are soon lost: a whole episode.
-    protocol, limit = ("paper", []) if game == "breakout" else ("sticky", ["--max-steps", 90])
-    found = result(
-        atari,
-        "--episodes",
-        2,
-        "--protocol",
-        protocol,
-        "--inv-temperature",
-        0,
-        "--seed",
-        3,
-        "--video",
-        film,
-        *limit,
-    )
-    about = json.loads(film.with_suffix(".json").read_text())
-    pictures, rewards = replay_atari(game, about, 0.25 if protocol == "sticky" else 0.0)
-    assert about["rewards"] == rewards
-    assert found["returns"][0] == about["return"] == sum(rewards)
-    assert any(rewards), "an episode in which nothing happens proves little"
-    assert about["ended"] == (game == "breakout")
-    meta, decoded = decode(film)
-    assert meta["fps"] == 60.0
-    assert meta["size"] == (320, 210)
-    assert len(decoded) == len(pictures) == about["frames"]
-    game_picture = decoded[:, :, :160]
-    assert difference(game_picture, pictures).max() < 12
-    # The measure is sharp enough: most pictures of the next step do not pass for these.
-    assert (difference(game_picture[:-4:8], pictures[4::8]) > 12).mean() > 0.5
-    per_step = [4] * (about["steps"] - 1)
-    shown, expected = returns_shown(
-        decoded, about, make_names(game), [*per_step, len(pictures) - 1 - sum(per_step)]
-    )
-    assert shown == expected
-
-
-def make_names(game):
-    return make_filmed_env(dicerl.preset("debug", env__id=game), 1).action_names
-
-
-@pytest.mark.parametrize(("run", "fps", "scale"), [("cartpole", 50.0, 1), ("minatar", 20.0, 20)])
-def test_a_gymnasium_video_is_the_agents_episode(request, result, run, fps, scale):
-    run = request.getfixturevalue(run)
-    found = result(
-        run, "--episodes", 3, "--max-steps", 60, "--inv-temperature", 0, "--seed", 2, "--video"
-    )
-    newest = checkpoint.newest(run)[0]
-    film = run / "videos" / f"{newest.name}.mp4"
-    about = json.loads(film.with_suffix(".json").read_text())
-    pictures, rewards = replay_gym(found["env"], about)
-    if pictures.dtype != np.uint8:
-        pictures = np.round(255 * pictures).astype(np.uint8)
-    pictures = pictures.repeat(scale, 1).repeat(scale, 2)
-    assert about["rewards"] == rewards
-    assert found["returns"][0] == about["return"] == sum(rewards)
-    meta, decoded = decode(film)
-    assert meta["fps"] == fps
-    assert len(decoded) == about["frames"] == about["steps"] + 1
-    height, width = pictures.shape[1:3]
-    assert decoded.shape[1] == height
-    assert difference(decoded[:, :, :width], pictures).max() < 12
-    assert difference(decoded[:-1, :, :width], pictures[1:]).max() > 12
-    names = make_filmed_env(dicerl.preset("debug", env__id=found["env"]), 1).action_names
-    shown, expected = returns_shown(decoded, about, names, [1] * about["steps"])
-    assert shown == expected
-
-
-def test_filming_changes_no_episode(cartpole, result, tmp_path):
-    arguments = (cartpole, "--episodes", 4, "--seed", 5)
-    assert result(*arguments, "--video", tmp_path / "film.mp4") == result(*arguments)
-
-
-@pytest.mark.parametrize(("game", "sticky"), [("pong", 0.0), ("seaquest", 0.25)])
-def test_the_second_emulator_shows_what_the_agent_sees(game, sticky):
-    """The observation is the larger of the last two screens, grey, averaged down to 84x84: computed
-    here from the pictures.
-    """
-
-    def areas(size, to):  # [to, size]: how much of each source pixel lies in each target pixel
-        edges = np.linspace(0, size, to + 1)
-        overlap = np.minimum(edges[1:, None], np.arange(size) + 1) - np.maximum(
-            edges[:-1, None], np.arange(size)
-        )
-        return np.maximum(overlap, 0) / (size / to)
-
-    rows, columns = areas(210, 84), areas(160, 84)
-    env = make_filmed_env(dicerl.preset("paper", env__id=game, env__sticky_actions=sticky), 3)
-    rng = np.random.default_rng(0)
-    env.reset(12345)
-    env.pictures()
-    for _ in range(80):
-        observation, *_ = env.step(rng.integers(env.spec.num_actions, size=3))
-        screens = np.stack(env.pictures()[-2:]).astype(np.float64) @ [0.299, 0.587, 0.114]
-        np.testing.assert_allclose(observation[0, -1], rows @ screens.max(0) @ columns.T, atol=2.5)
-
-
-def test_a_film_that_leaves_the_game_is_not_shown():
-    env = make_filmed_env(dicerl.preset("paper", env__id="breakout"), 1)
-    env.reset(1)
-    env._ale.reset_game()  # the second emulator is not where the game is
-    rng = np.random.default_rng(0)
-
-    def on():
-        for _ in range(400):
-            env.step(rng.integers(env.spec.num_actions, size=1))
-
-    with pytest.raises(DicerlError, match="has left the game"):
-        on()
-
-
-class Square(gymnasium.Env):
-    """Five steps; a picture of odd sides whose grey is the step's number."""
-
-    observation_space, action_space = Box(-1, 1, (3,), np.float32), Discrete(2, start=1)
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
-    shape = (31, 33, 3)
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def reset(self, *, seed=None, options=None):
-        self._steps = 0
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action):
-        self._steps += 1
-        return np.zeros(3, np.float32), 0.25, self._steps == 5, False, {}
-
-    def render(self):
-        return np.full(self.shape, 40 * self._steps, np.uint8)
-
-
-class Flat(Square):
-    shape = (31, 33)
-
-
-class Blind(Square):
-    def __init__(self):
-        super().__init__()
-
-
-class Interrupted(Square):
-    def step(self, action):
-        if self._steps == 3 and self.render_mode:
-            raise KeyboardInterrupt
-        return super().step(action)
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    return dicerl.train(
-        debug(tmp_path_factory.mktemp("evaluate") / "own", "x", frames=40, evaluation__every=0),
-        Square,
-        quiet=True,
-    ).directory
-
-
-def test_an_own_environment_is_evaluated_and_filmed(own, tmp_path):
-    done = evaluate(own, Square, episodes=2, video=tmp_path / "film.mp4")
-    assert done.result["returns"] == [1.25, 1.25]
-    meta, decoded = decode(tmp_path / "film.mp4")
-    assert meta["size"] == (232 + 166, 218)  # 33 x 31 times seven, then even
-    np.testing.assert_allclose(
-        decoded[:, :217, :231].mean((1, 2, 3)), [0, 40, 80, 120, 160, 200], atol=2
-    )
-    assert list(done.result) == KEYS
-
-
-@pytest.mark.parametrize(
-    ("env", "words"), [(Flat, r"render gave shape \(31, 33\)"), (Blind, "render_mode")]
-)
-def test_an_own_environment_that_cannot_be_filmed(own, tmp_path, env, words):
-    with pytest.raises(DicerlError, match=f"{env.__name__} cannot be filmed: .*{words}"):
-        evaluate(own, env, episodes=1, video=tmp_path / "film.mp4")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_environment_that_cannot_be_filmed_is_one_line(tmp_path, call):
-    run = dicerl.train(
-        debug(tmp_path / "run", "dicerl.envs.toy:Catch-v0", frames=40, evaluation__every=0),
-        quiet=True,
-    )
-    code, out, err = call(run.directory, "--video", "--quiet")
-    assert (code, out) == (2, "")
-    assert (
-        err == "dicerl: dicerl.envs.toy:Catch-v0 cannot be filmed: its render modes are []; a video"
-        " needs rgb_array\n"
-    )
-    assert not (run.directory / "videos").exists()
-
-
-def test_a_run_of_an_own_environment_says_so(own, call):
-    code, _, err = call(own, "--quiet")
-    assert code == 2
-    assert "make_env" in err
-
-
-def test_an_interrupt_leaves_no_half_video(own, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(own, Interrupted, episodes=1, video=tmp_path / "film.mp4")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("good", [0, 3])
-def test_a_video_that_could_not_be_written_is_no_video(own, tmp_path, monkeypatch, good):
-    """An ffmpeg that ends early, as on a full disk."""
-    real = imageio_ffmpeg.write_frames
-    monkeypatch.setattr(
-        imageio_ffmpeg,
-        "write_frames",
-        lambda *args, output_params, **kwargs: real(
-            *args, output_params=[*output_params, "-frames:v", str(good)], **kwargs
-        ),
-    )
-    with pytest.raises(DicerlError, match="could not be written"):
-        evaluate(own, Square, episodes=1, video=tmp_path / "film.mp4")
-    assert list(tmp_path.iterdir()) == []
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    actions=st.integers(1, 300),
-    height=st.sampled_from([200, 210, 400, 1080]),
-    data=st.data(),
-    value=st.floats(),
-    total=st.floats(allow_nan=False, allow_infinity=False),
-)
-def test_a_strip_can_be_drawn_of_anything(actions, height, data, value, total):
-    strip = video.Strip(height, [f"action {i}" for i in range(actions)], {"inv_temperature": 12.34})
-    action = data.draw(st.none() | st.integers(0, actions - 1))
-    probabilities = np.full(actions, 1 / actions)
-    picture = strip.draw(total, value, probabilities, action)
-    assert picture.shape == (height, strip.width, 3)
-    assert strip.width % 2 == 0
-    orange = (np.abs(picture.astype(int) - video.CHOSEN).sum(2) < 10).any()
-    assert orange == (action is not None)
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "words"),
-    [
-        ({}, ("1/tau", "greedy")),
-        ({"inv_temperature": 24.306}, ("1/tau", "24.31")),
-        ({"epsilon": 0.0512}, ("epsilon", "0.051")),
-        (
-            {"inv_temperature_low": 2.0, "inv_temperature_high": 41.26, "weight_low": 0.35},
-            ("1/tau, weight", "2.0, 0.35\n41.3, 0.65"),
-        ),
-    ],
-)
-def test_the_temperature_in_words(behaviour, words):
-    assert video.caption(behaviour) == words
-    video.Strip(210, ["left", "right"], behaviour).draw(1.0, 2.0, np.ones(2) / 2, 0)
-
-
-def test_a_bar_is_as_long_as_its_probability():
-    strip = video.Strip(420, ["a", "b", "c"], {})
-    picture = strip.draw(0.0, 0.0, np.array([0.5, 0.25, 0.25]), 1)
-    lengths = [
-        int((np.abs(picture.astype(int) - colour).sum(2) < 10).sum(1).max())
-        for colour in (video.OTHER, video.CHOSEN)
-    ]
-    assert lengths[0] == pytest.approx(2 * lengths[1], abs=2)
 
 
 def test_errors_name_the_field():

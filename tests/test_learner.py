@@ -86,12 +86,12 @@ def test_the_threads_of_a_learner_share_a_batch_and_change_nothing(changes, thre
     batch["valid"][BURN_IN + 1 : BURN_IN + 4, 1] = False
     for learner in (alone, together):
         learner.weights.updates = 10
-    told, shared = alone.update(batch, diagnose=True), together.update(batch, diagnose=True)
+    reported, shared = alone.update(batch, diagnose=True), together.update(batch, diagnose=True)
     assert alone.gradient.any()
     torch.testing.assert_close(together.gradient, alone.gradient, rtol=1e-4, atol=1e-6)
     age = ("sequence_age",)
     assert {n: x for n, x in shared.items() if n not in age} == pytest.approx(
-        {n: x for n, x in told.items() if n not in age}, rel=1e-4, abs=1e-6
+        {n: x for n, x in reported.items() if n not in age}, rel=1e-4, abs=1e-6
     )
     torch.testing.assert_close(together.network.advantage_scale, alone.network.advantage_scale)
 
@@ -109,8 +109,8 @@ def test_a_batch_without_a_valid_step_moves_nothing_but_the_weight_decay():
     learner, batch = probe.learner_and_batch(**{"optimizer.weight_decay": 0.0})
     batch["valid"][...] = False
     before = probe.flat_state(learner.model)
-    told = learner.update(batch, diagnose=True)
-    assert told["loss"] == 0.0
+    reported = learner.update(batch, diagnose=True)
+    assert reported["loss"] == 0.0
     assert torch.equal(probe.flat_state(learner.model), before)
 
 
@@ -181,12 +181,14 @@ def test_a_late_gradient_is_that_of_the_weights_it_was_computed_with(monkeypatch
 
 def test_sequences_of_batches_under_way_at_once_are_scaled_differently():
     (a, b), batch, _ = sharing(2, **{"loss.scaling": "random"})
-    told = [
+    reported = [
         learner.update(batch, diagnose=True, number=number) for learner, number in ((a, 6), (b, 7))
     ]
-    assert told[0]["alpha_mean"] != told[1]["alpha_mean"]
+    assert reported[0]["alpha_mean"] != reported[1]["alpha_mean"]
     again, _, _ = sharing(1, **{"loss.scaling": "random"})
-    assert again[0].update(batch, diagnose=True, number=6)["alpha_mean"] == told[0]["alpha_mean"]
+    assert (
+        again[0].update(batch, diagnose=True, number=6)["alpha_mean"] == reported[0]["alpha_mean"]
+    )
 
 
 def test_learners_publish_what_all_of_them_trained():

@@ -46,6 +46,6 @@ def test_nothing_crosses_an_episodes_start():
     first = torch.zeros(6, 2, dtype=torch.bool)
     first[3, 0] = True
     y, _ = lstm.unroll(x, torch.randn(2, 4), torch.randn(2, 4), first, module)
-    slope = torch.autograd.grad(y[3:].sum(), x)[0]
-    assert not slope[:3, 0].any()
-    assert slope[:3, 1].any()
+    gradient = torch.autograd.grad(y[3:].sum(), x)[0]
+    assert not gradient[:3, 0].any()
+    assert gradient[:3, 1].any()

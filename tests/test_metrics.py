@@ -40,11 +40,11 @@ def test_a_full_disk_is_named_with_the_file(tmp_path, write):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     metrics = Metrics(tmp_path, tensorboard=False)
     metrics.write("train", COUNTERS, {"loss": 1.0})  # still in memory
-    with pytest.raises(DicerlError) as told:
+    with pytest.raises(DicerlError) as caught:
         write(metrics)
     reason = "No space left on device" if sys.platform == "linux" else ""
     assert (
-        str(told.value)
+        str(caught.value)
         == f"{tmp_path}/metrics.jsonl could not be written: {reason}; once that is mended: dicerl"
         f" resume {tmp_path}"
     )

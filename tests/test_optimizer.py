@@ -75,9 +75,9 @@ def test_an_update_is_as_far_in_the_schedule_as_its_valid_steps():
     twin = torch.nn.Parameter(probe.flat_state(learner.model)[:trained])
     torchs = torch.optim.AdamW([twin], betas=(o.beta1, o.beta2), eps=o.eps)
     for update in range(6):
-        told = learner.update(batch, diagnose=True)
+        reported = learner.update(batch, diagnose=True)
         expected = schedule(learner.config, update * fraction, learner.optimizer.total)
-        assert (told["learning_rate"], told["weight_decay"]) == pytest.approx(expected)
+        assert (reported["learning_rate"], reported["weight_decay"]) == pytest.approx(expected)
         torchs.param_groups[0]["lr"], torchs.param_groups[0]["weight_decay"] = expected
         twin.grad = learner.gradient.clone()
         torchs.step()

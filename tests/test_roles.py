@@ -21,12 +21,12 @@ def asked(monkeypatch):
         seen.waiting += [(float(seen.drawn + i),) for i in range(wanted)]
         seen.drawn += wanted
 
-    def hear():
+    def receive():
         answer, seen.waiting = seen.waiting, []
         return answer
 
     monkeypatch.setattr(roles.time, "monotonic", lambda: seen.now)
-    seen.stock = roles.BehaviourStock(ask, hear)
+    seen.stock = roles.BehaviourStock(ask, receive)
     return seen
 
 

@@ -11,7 +11,7 @@ import pytest
 import dicerl
 from dicerl.config import Config
 from dicerl.records.metrics import read_lines
-from dicerl.records.run import Run
+from dicerl.records.run import Run, in_use
 from runs import TINY, one_line, rewrite, truncate
 
 
@@ -152,3 +152,22 @@ CONFIGS = {
 def test_a_damaged_config_is_named(call, copy, damage):
     CONFIGS[damage](copy / "config.json")
     one_line(call("resume", copy), "config.json")
+
+
+def test_looking_at_a_lock_does_not_keep_a_run_out(copy):
+    done = threading.Event()
+
+    def look():
+        while not done.is_set():
+            in_use(copy)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for _ in range(50):
+            run = Run.open(copy)
+            run.lock()
+            run.unlock()
+    finally:
+        done.set()
+        watcher.join()

@@ -1,5 +1,5 @@
-"""The serial runtime: bit for bit the same from a seed, from a checkpoint, and after a kill at any
-moment.
+"""runtime/serial.py: bit for bit the same from a seed, from a checkpoint, and after a kill at any
+moment. Other settings are in test_serial_variants.py.
 """
 
 import json
@@ -13,54 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
 
 import dicerl
 import probe
 from dicerl.api import resume, train
 from dicerl.cli import main
-from dicerl.config.presets import preset
 from dicerl.records.checkpoint import checkpoints_of
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import Run
+from serial_runs import BOOKS, OPTIONS, TIMES, assert_same_run, config, final_model, lines, rewind
 
 # seconds of CPU time, but whole runs: on a crowded machine they take their time
 pytestmark = pytest.mark.timeout(900)
-
-# 3,600 steps in 8 or 9 checkpoints, 225 updates and more.
-OPTIONS = {
-    "seed": 3,
-    "frames": 3600,
-    "tensorboard": False,
-    "log_every": 3,
-    "runtime.kind": "serial",
-    "runtime.num_envs": 8,
-    "runtime.push_every": 5,
-    "runtime.pull_every": 3,
-    "sequence.batch": 5,
-    "sequence.length": 6,
-    "sequence.burn_in": 3,
-    "optimizer.learning_rate": 3e-3,
-    "evaluation.every": 1200,
-    "evaluation.max_steps": 40,
-    "checkpoint.every": 400,
-    "checkpoint.keep": 100,
-}
-TIMES = (
-    "time",
-    "elapsed",
-    "frames_per_s",
-    "sequence_age",
-    *(f"learner_{n}" for n in ("training", "copying", "pushing")),
-    *(f"actor_{n}" for n in ("environment", "inference", "copying")),
-)  # differ from run to run
-# sums over many updates; they have a test of their own
-BOOKS = ("reuse_served", "policy_lag", "policy_lag_max")
-
-
-def config(env="CartPole-v1", **changes):
-    return preset("debug", **{"env.id": env, **OPTIONS, **changes})
 
 
 def options(directory):
@@ -81,47 +45,6 @@ def options(directory):
         f"--run-dir={directory}",
         "--quiet",
     ]
-
-
-def final_model(directory):
-    return (checkpoints_of(Path(directory))[-1] / "model.safetensors").read_bytes()
-
-
-def lines(directory, kind, without=(*TIMES, *BOOKS)):
-    every = read_lines(Path(directory) / "metrics.jsonl")
-    return [
-        {k: v for k, v in line.items() if k not in without}
-        for line in every
-        if line["kind"] == kind
-    ]
-
-
-def rewind(directory, copy, index):
-    """The run as a kill leaves it when ``index`` is its newest checkpoint: what was written later
-    is there, but not in a checkpoint.
-    """
-    shutil.copytree(directory, copy)
-    for path in checkpoints_of(copy)[index + 1 :]:
-        shutil.rmtree(path)
-    return int(checkpoints_of(copy)[-1].name)
-
-
-def assert_same_run(a, b):
-    """Everything a run leaves behind but the time it took."""
-    assert [p.name for p in checkpoints_of(a)] == [p.name for p in checkpoints_of(b)]
-    for kind in ("train", "episode", "evaluation"):
-        assert lines(a, kind) == lines(b, kind), kind
-    for path in checkpoints_of(a):
-        assert (path / "model.safetensors").read_bytes() == (
-            b / "checkpoints" / path.name / "model.safetensors"
-        ).read_bytes(), path
-    for name in ("model", "optimizer"):
-        one, two = (
-            safetensors.torch.load_file(checkpoints_of(d)[-1] / f"{name}.safetensors")
-            for d in (a, b)
-        )
-        assert one.keys() == two.keys()
-        assert all(torch.equal(one[k], two[k]) for k in one)
 
 
 @pytest.fixture(scope="module")
@@ -176,25 +99,6 @@ def test_the_run_is_long_enough_to_tell(whole):
 
 def test_the_same_seed_gives_the_same_run(whole, twin):
     assert_same_run(whole, twin[0])
-
-
-def test_the_same_seed_gives_the_same_run_without_lstm(tmp_path):
-    """Catch, feed-forward, 200 updates."""
-    changes = {
-        "network.lstm": 0,
-        "sequence.burn_in": 0,
-        "frames": 3600,
-        "evaluation.every": 0,
-        "checkpoint.every": 0,
-    }
-    runs = [
-        train(
-            config("dicerl.envs.toy:Catch-v0", run_dir=str(tmp_path / name), **changes), quiet=True
-        )
-        for name in "ab"
-    ]
-    assert runs[0].summary["updates"] >= 200
-    assert_same_run(*(run.directory for run in runs))
 
 
 def test_another_seed_gives_another_run(whole, tmp_path):
@@ -365,84 +269,3 @@ def test_nothing_temporary_is_left(killed):
     run = Run.open(killed)
     run.lock()  # nobody holds it any more
     run.unlock()
-
-
-# --- Atari ----------------------------------------------------------------------------------------
-
-
-def test_atari_goes_on_from_a_checkpoint_exactly(tmp_path):
-    """A fresh emulator and one that has played give the same games from the same seed, random
-    no-ops and sticky actions included.
-    """
-    run = train(
-        config(
-            "pong",
-            run_dir=str(tmp_path / "run"),
-            **{
-                "frames": 560,
-                "checkpoint.every": 200,
-                "evaluation.every": 0,
-                "env.sticky_actions": 0.25,
-                "env.image_size": 42,
-                "network.torso": "impala_shallow",
-                "network.normalise": "statistics",
-                "network.statistics_steps": 64,
-                "network.lstm": 8,
-                "network.hidden": 16,
-                "sequence.length": 4,
-                "sequence.burn_in": 2,
-                "sequence.batch": 2,
-                "runtime.num_envs": 2,
-                "runtime.learner_threads": 1,
-            },
-        ),
-        quiet=True,
-    )
-    assert len(checkpoints_of(run.directory)) >= 3
-    rewind(run.directory, tmp_path / "copy", 0)
-    resume(tmp_path / "copy", quiet=True)
-    assert_same_run(run.directory, tmp_path / "copy")
-
-
-# --- variants -------------------------------------------------------------------------------------
-
-VARIANTS = {
-    "mixture": {"behaviour.family": "mixture", "bandit.scope": "actor"},
-    "trainable, random scaling, auxiliary losses": {
-        "behaviour.source": "trainable",
-        "loss.critic": "casa",
-        "loss.estimator": "drtrace",
-        "loss.auxiliary": 0.1,
-        "loss.scaling": "random",
-    },
-    "replay": {"collector.replay": 0.4, "collector.replay_capacity": 13},
-    "conditioned, from the initial distribution": {
-        "behaviour.family": "conditioned",
-        "behaviour.source": "distribution",
-    },
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_goes_on_from_a_checkpoint_exactly(tmp_path, name):
-    """Catch, 900 steps; from its second checkpoint the run does again what it did."""
-    run = train(
-        config(
-            "dicerl.envs.toy:Catch-v0",
-            run_dir=str(tmp_path / "run"),
-            **{"frames": 900, "checkpoint.every": 200, "evaluation.every": 400, **VARIANTS[name]},
-        ),
-        quiet=True,
-    )
-    assert len(checkpoints_of(run.directory)) >= 4
-    updates = rewind(run.directory, tmp_path / "copy", 1)
-    state = json.loads((tmp_path / f"copy/checkpoints/{updates}/state.json").read_text())
-    assert state["serial"]["kept"] == (13 if name == "replay" else 0)
-    resume(tmp_path / "copy", quiet=True)
-    assert_same_run(run.directory, tmp_path / "copy")
-    trained = [lines(directory, "train", ()) for directory in (run.directory, tmp_path / "copy")]
-    for book in (*BOOKS, *(["replayed_fraction"] if name == "replay" else [])):
-        here, there = ([line[book] for line in every] for every in trained)
-        assert here == pytest.approx(there), book
-    if name == "replay":
-        assert trained[0][-1]["replayed_fraction"] > 0.3

@@ -1,18 +1,22 @@
-"""runtime/setup.py: the device, the memory and the statistics that a run starts with."""
+"""runtime/setup.py: what the machine is used for, and the device, the memory and the statistics of
+a run that starts.
+"""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dicerl
 import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config.presets import preset
-from dicerl.envs.base import EnvSpec
+from dicerl.envs import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.parts.collector import build
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.run import Run
+from dicerl.runtime import setup
 from dicerl.runtime.launch import describe
 from dicerl.runtime.setup import amount, choose_device, moments, plan
 
@@ -66,3 +70,40 @@ def test_moments_are_mean_and_deviation_over_steps_and_environments():
     np.testing.assert_allclose(deviation, seen.reshape(400, 4, 3).std(0), rtol=1e-5)
     constant = np.full((5, 8, 2), 7.0, np.float32)
     assert moments(constant)[1].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("cores", "preset", "spec", "changes", "actors", "learners", "threads"),
+    [
+        (2, "laptop", "atari", {}, 2, 1, 2),
+        (8, "laptop", "atari", {}, 2, 1, 8),
+        (64, "paper", "atari", {}, 20, 1, 64),
+        (4, "laptop", "atari", {"sequence.batch": 3}, 2, 1, 3),
+        (2, "classic", "vector", {}, 1, 1, 1),
+        (2, "classic", "vector", {"network.lstm": 8}, 1, 2, 1),
+        (1, "minatar", "minatar", {}, 1, 1, 1),
+        (2, "minatar", "minatar", {}, 1, 2, 1),
+        (8, "minatar", "minatar", {}, 4, 2, 1),
+        (8, "minatar", "minatar", {"runtime.num_learners": 5}, 4, 5, 1),
+        (8, "minatar", "minatar", {"runtime.kind": "serial"}, 1, 1, 1),
+        (1, "laptop", "atari", {}, 1, 1, 1),
+        (8, "laptop", "atari", {"runtime.num_envs": 4}, 1, 1, 8),
+        (2, "laptop", "atari", {"runtime.num_actors": 1, "runtime.learner_threads": 1}, 1, 1, 1),
+    ],
+)
+def test_what_the_machine_is_used_for(
+    monkeypatch, cores, preset, spec, changes, actors, learners, threads
+):
+    specs = {
+        "atari": EnvSpec("pong", (4, 84, 84), np.dtype(np.uint8), 18, action_repeat=4, game="pong"),
+        "minatar": EnvSpec("m", (10, 10, 4), np.dtype(np.bool_), 3),
+        "vector": EnvSpec("c", (4,), np.dtype(np.float32), 2),
+    }
+    monkeypatch.setattr(setup, "cores", lambda: cores)
+    monkeypatch.setattr(setup, "_require_memory", lambda *_: None)
+    config = dicerl.preset(
+        preset, **{"env.id": "x", "runtime.kind": "process", "runtime.device": "cpu", **changes}
+    )
+    plan = setup.plan(config, specs[spec])
+    assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
+    assert plan.capacity == plan.num_learners * config.sequence.batch + config.runtime.num_envs

@@ -13,23 +13,17 @@ import numpy as np
 import pytest
 
 import dicerl
+import probe
 from dicerl.agent.weights import Weights
-from dicerl.config.presets import preset
-from dicerl.envs import env_spec
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.checkpoint import checkpoints_of
 from dicerl.records.metrics import read_lines
-from dicerl.records.progress import Progress
-from dicerl.records.run import Run
 from dicerl.runtime import children
-from dicerl.runtime.base import RunContext
-from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.messages import Ended, Evaluate, SlotsWanted, Written
 from dicerl.runtime.roles import ROLES, Shared, run_role
-from dicerl.runtime.setup import plan, prepare_model
 from dicerl.runtime.supervisor import Supervisor
 
 
@@ -113,12 +107,11 @@ class ThreadTransport:
 
 def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, **changes):
     """(run, whether it is complete, its transport) of a small run of Catch; two actors."""
-    config = preset(
-        "debug",
+    context = probe.context_of(
+        tmp_path / "run",
+        Catch,
         **{
             "frames": 1500,
-            "run_dir": str(tmp_path / "run"),
-            "tensorboard": False,
             "runtime.kind": "process",
             "runtime.num_actors": 2,
             "evaluation.every": 600,
@@ -126,11 +119,7 @@ def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, **chan
             **changes,
         },
     )
-    spec = env_spec(config, Catch)
-    machine, model = plan(config, spec), prepare_model(config, spec, Catch)
-    run = Run.create(config)
-    coordinator = Coordinator(config, spec, machine, run, Progress("", quiet=True))
-    context = RunContext(config, spec, machine, model, coordinator, Catch)
+    run = context.coordinator.run
     transport = ThreadTransport(context, lose)
     supervisor = Supervisor(context, transport)
     if seen is not None:
@@ -139,7 +128,7 @@ def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, **chan
         return run, supervisor.run(), transport
     finally:
         supervisor.close()
-        coordinator.close()
+        context.coordinator.close()
         run.unlock()
 
 

@@ -23,18 +23,18 @@ MEASURED = declared(
     "train", *STAGE_FIELDS, "queued_sequences", "policy_lag", "policy_lag_max", "valid_fraction"
 )
 
-STEPS_A_LINE = 3200  # trained steps between two train lines
+STEPS_PER_LINE = 3200  # trained steps between two train lines
 WARM_UP_UPDATES, WARM_UP = 3, 0.2  # at least; a fraction of the requested time
 # how often the collector's contents are replaced; by what factor that may exceed the requested time
 TURNOVERS, PATIENCE = 2.0, 15.0
 
 
-def updates_a_line(config: Config) -> int:
+def updates_per_line(config: Config) -> int:
     """Few enough that even slow updates report several times who waits for whom, many enough that
     reporting does not slow quick ones down.
     """
     return max(
-        1, min(config.log_every, STEPS_A_LINE // (config.sequence.batch * config.sequence.length))
+        1, min(config.log_every, STEPS_PER_LINE // (config.sequence.batch * config.sequence.length))
     )
 
 
@@ -94,7 +94,7 @@ def whole(
                 "checkpoint.every": 0,
                 "tensorboard": False,
                 "optimizer.warmup": 1000.0,
-                "log_every": updates_a_line(config),
+                "log_every": updates_per_line(config),
             }
         )
         with Watch(every=min(5.0, max(0.5, seconds / 4))) as memory:

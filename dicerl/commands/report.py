@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     for name in args.run:
         found = find_runs(Path(name))
         if not found:
-            what = "holds no run (no config.json)" if Path(name).is_dir() else "is no run directory"
+            what = (
+                "holds no run (no config.json)" if Path(name).is_dir() else "is not a run directory"
+            )
             raise DicerlError(f"{name} {what}")
         directories += [d for d in found if d not in directories]
     output = (

@@ -1,0 +1,182 @@
+"""runtime/coordinator.py: counters, when something is due, which checkpoint is the best, and what a
+checkpoint holds. That actors get what was drawn for them is in test_pipeline.py.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from dicerl.config.presets import preset
+from dicerl.envs.base import EnvSpec
+from dicerl.parts.actor import Episode
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from dicerl.records.progress import Progress
+from dicerl.records.run import Run
+from dicerl.records.state import RunState
+from dicerl.runtime.coordinator import RECENT, Coordinator
+from dicerl.runtime.setup import plan
+
+SPEC = EnvSpec("test", (4,), np.dtype(np.float32), 3, action_repeat=4)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Coordinators of one run, of 4 frames a step: the first, then those that continue."""
+    made = []
+
+    def build(start=None, **changes):
+        config = preset(
+            "debug",
+            **{
+                "env.id": "CartPole-v1",
+                "run_dir": str(tmp_path / "run"),
+                "tensorboard": False,
+                "frames": 4000,
+                "evaluation.every": 400,
+                "checkpoint.every": 1000,
+                "checkpoint.keep": 1,
+                **changes,
+            },
+        )
+        run = made[0].run if made else Run.create(config)
+        made.append(Coordinator(config, SPEC, plan(config, SPEC), run, Progress("", True), start))
+        return made[-1]
+
+    yield build
+    for coordinator in made:
+        coordinator.close()
+    made[0].run.unlock()
+
+
+def episodes(coordinator, *returns):
+    drawn = coordinator.next_behaviours(0, len(returns))
+    return [Episode(b, g, 10) for b, g in zip(drawn, returns, strict=True)]
+
+
+def evaluation(score):
+    return {"mean_return": score, "stderr": 0.1, "greedy_mean_return": score, "greedy_stderr": 0.1}
+
+
+def lines(coordinator, kind):
+    coordinator.metrics.sync()  # writes what waits
+    every = read_lines(coordinator.run.directory / "metrics.jsonl")
+    return [line for line in every if line["kind"] == kind]
+
+
+def test_frames_are_steps_times_the_action_repeat_and_end_the_run(make):
+    coordinator = make()
+    coordinator.stepped(999)
+    assert coordinator.counters() == {"agent_steps": 999, "frames": 3996, "updates": 0}
+    assert not coordinator.collected_all()
+    coordinator.stepped(1)
+    assert coordinator.collected_all()
+
+
+@pytest.mark.parametrize("what", ["evaluation", "checkpoint"])
+def test_something_is_due_every_so_many_frames_after_it_began(make, what):
+    coordinator = make(**{"evaluation.every": 400, "checkpoint.every": 400})
+    due = getattr(coordinator, f"{what}_due")
+    assert not due()
+    coordinator.stepped(99)
+    assert not due()
+    coordinator.stepped(51)  # 600 frames: late
+    assert due()
+    getattr(coordinator, f"{what}_begins")()
+    assert not due()
+    coordinator.stepped(99)
+    assert not due()
+    coordinator.stepped(1)  # 1000 frames
+    assert due()
+
+
+def test_nothing_is_due_where_it_is_switched_off(make):
+    coordinator = make(**{"evaluation.every": 0, "checkpoint.every": 0})
+    coordinator.stepped(10_000)
+    assert not coordinator.evaluation_due()
+    assert not coordinator.checkpoint_due()
+
+
+def test_returns_teach_the_vote_and_are_counted_and_written(make):
+    coordinator = make()
+    ended = episodes(coordinator, 1.0, 4.0)
+    coordinator.stepped(20)
+    coordinator.end_episodes(1, ended)
+    (vote,) = coordinator.behaviours.votes[0].votes
+    assert vote.counts().sum() > 0
+    found = lines(coordinator, "episode")
+    assert [(line["return"], line["length"], line["actor"]) for line in found] == [
+        (1.0, 10, 1),
+        (4.0, 10, 1),
+    ]
+    assert [line["inv_temperature"] for line in found] == [
+        pytest.approx(e.behaviour.values[0], rel=1e-5) for e in ended
+    ]
+    coordinator.close()
+    assert coordinator.run.summary["episodes"] == 2
+    assert coordinator.run.summary["recent_return"] == 2.5
+
+
+def test_the_recent_return_forgets_what_is_older_than_the_last_episodes(make):
+    coordinator = make()
+    coordinator.end_episodes(0, episodes(coordinator, 1e6, *[3.0] * RECENT))
+    coordinator.trained({"loss": 0.5})
+    (line,) = lines(coordinator, "train")
+    assert line["recent_return"] == 3.0
+    assert (line["loss"], line["episodes"], line["updates"]) == (0.5, RECENT + 1, 1)
+
+
+def test_only_updates_with_diagnostics_make_a_line(make):
+    coordinator = make()
+    for update in range(6):
+        coordinator.trained({"loss": 1.0} if update % 3 == 2 else None)
+    assert [line["updates"] for line in lines(coordinator, "train")] == [3, 6]
+
+
+def test_the_first_checkpoint_after_the_best_evaluation_is_the_best(make):
+    coordinator = make()
+    best = []
+    for score in (None, 5.0, 4.0, 6.0, 6.0):
+        if score is not None:
+            coordinator.evaluated(evaluation(score), version=coordinator.updates)
+        coordinator.trained(None)
+        coordinator.checkpoint_begins()
+        state = coordinator.synced_state(0, 0)
+        checkpoint.save(coordinator.run.directory, {}, state)
+        coordinator.saved()
+        best.append((state.best_evaluation, state.best_checkpoint))
+    assert best == [(None, None), (5.0, 2), (5.0, 2), (6.0, 4), (6.0, 4)]
+    # keep is 1: the newest and the best
+    kept = [p.name for p in checkpoint.checkpoints_of(coordinator.run.directory)]
+    assert kept == ["4", "5"]
+
+
+def test_a_run_continues_with_what_its_checkpoint_held(make):
+    first = make()
+    first.stepped(150)
+    first.end_episodes(0, episodes(first, 2.0, 8.0))
+    first.evaluation_begins()
+    first.evaluated(evaluation(3.0), version=0)
+    first.trained(None)
+    first.checkpoint_begins()
+    state = first.synced_state(steps_trained=70, incarnation=2)
+    assert (state.steps_trained, state.incarnation, state.serial) == (70, 2, None)
+    lost = first.updates + 1
+    first.trained({"loss": 9.0})  # after the checkpoint: to be set aside
+    first.close()
+    again = make(RunState.from_dict(json.loads(json.dumps(state.to_dict()))))
+    assert again.counters() == {"agent_steps": 150, "frames": 600, "updates": 1}
+    assert again.elapsed >= state.elapsed
+    assert not again.evaluation_due()
+    assert not again.checkpoint_due()
+    assert again.behaviours.state_dict() == first.behaviours.state_dict()
+    now = again.synced_state(70, 2)
+    for field in dataclasses.fields(RunState):
+        if field.name not in ("elapsed", "metrics_offset"):
+            assert getattr(now, field.name) == getattr(state, field.name), field.name
+    assert lost not in [line["updates"] for line in lines(again, "train")]
+    assert [line["event"] for line in lines(again, "event")] == ["start", "resume"]
+    again.close()
+    assert again.run.summary["recent_return"] == 5.0

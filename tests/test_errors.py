@@ -1,0 +1,36 @@
+"""errors.py: what a message to the user holds."""
+
+import pytest
+
+from dicerl import errors
+
+
+def test_a_config_error_names_the_field_the_value_and_what_would_be_right():
+    error = errors.ConfigError("loss.q", "x", "it must be a finite number")
+    assert str(error) == "loss.q is 'x'; it must be a finite number"
+    assert error.field == "loss.q"
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.ConfigError, errors.CheckpointError, errors.EnvironmentFailed]
+)
+def test_every_error_is_one_the_command_line_shows_without_a_traceback(kind):
+    assert issubclass(kind, errors.DicerlError)
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("pnog", "; did you mean pong?"),
+        ("PONG", "; did you mean pong?"),
+        ("mspacman", "; did you mean MsPacman?"),  # as it is written among the known ones
+        ("xyz", ""),
+        ("", ""),
+    ],
+)
+def test_the_nearest_known_word_is_proposed(word, text):
+    assert errors.nearest(word, ["pong", "breakout", "MsPacman"]) == text
+
+
+def test_nothing_is_proposed_where_nothing_is_known():
+    assert errors.nearest("pong", []) == ""

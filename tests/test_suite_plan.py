@@ -1,0 +1,142 @@
+"""suite/plan.py: a suite from a file and from options, and the mistakes in both."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dicerl.suite.plan import make_plan
+from runs import plan_of
+
+
+def test_a_file_and_options(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        textwrap.dedent("""
+        games = ["pong", "MinAtar/Breakout-v1"]
+        variants = ["dice", "baseline"]
+        seeds = 2
+        jobs = 3
+        [config]
+        frames = 1_000
+        optimizer.learning_rate = 0.01
+        bandit.widths = [1, 2]
+        [config.loss]
+        q = 3
+    """)
+    )
+    plan = make_plan({}, {}, str(path))
+    assert plan.directory == Path("suites/mine")
+    assert (plan.jobs, plan.against, plan.seeds) == (3, "baseline", [0, 1])
+    assert [(r.seed, r.game, r.variant) for r in plan.runs[:3]] == [
+        (0, "pong", "dice"),
+        (0, "pong", "baseline"),
+        (0, "MinAtar/Breakout-v1", "dice"),
+    ]
+    assert len(plan.runs) == 8
+    config = plan.runs[-1].config
+    assert (config.preset, config.variant, config.seed, config.env.id) == (
+        "minatar",
+        "baseline",
+        1,
+        "MinAtar/Breakout-v1",
+    )
+    assert (config.frames, config.optimizer.learning_rate, config.bandit.widths, config.loss.q) == (
+        1_000,
+        0.01,
+        (1, 2),
+        3.0,
+    )
+    assert config.run_dir == "suites/mine/runs/MinAtar_Breakout_v1-baseline-1"
+    assert plan.runs[0].config.preset == "laptop"
+
+    wins = make_plan(
+        {"games": ["freeway,pong"], "seeds": ["4,5"], "dir": "x", "preset": "debug"},
+        {"frames": "2000"},
+        str(path),
+    )
+    assert (wins.games, wins.seeds, wins.directory) == (["freeway", "pong"], [4, 5], Path("x"))
+    assert {(r.config.frames, r.config.preset, r.config.loss.q) for r in wins.runs} == {
+        (2_000, "debug", 3.0)
+    }
+
+
+def test_a_file_may_name_a_field_as_before_a_renaming(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('games = ["pong"]\n[config]\nsequence.capacity = 99\n')
+    plan = make_plan({}, {}, str(path))
+    assert plan.changes == {"collector.capacity": 99}  # what the runs are started with
+    assert {r.config.collector.capacity for r in plan.runs} == {99}
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [(["3"], [0, 1, 2]), (["7,"], [7]), (["0,2", "9"], [0, 2, 9]), ([5, 1], [5, 1]), (2, [0, 1])],
+)
+def test_seeds(given, seeds):
+    assert plan_of(seeds=given).seeds == seeds
+
+
+def test_no_run_is_compared_with_itself():
+    assert plan_of().against is None
+    assert plan_of(variants=["baseline"]).against is None
+    assert plan_of(variants=["dice", "random"]).against is None
+    assert plan_of(variants=["dice", "random"], against="random").against == "random"
+
+
+FILES = {
+    "no TOML": ("games = [", ["is not TOML"]),
+    "unknown key": ('game = ["pong"]', ["'game'", "did you mean games?"]),
+    "a field at the top": ('games = ["pong"]\nframes = 3', ["'frames'", "[config]"]),
+    "unknown field": (
+        'games = ["pong"]\n[config]\nloss.qq = 3',
+        ["'loss.qq'", "did you mean loss.q?"],
+    ),
+    "a fixed field": ('games = ["pong"]\n[config]\nseed = 3', ["'seed'", "seeds"]),
+    "config is no table": ('games = ["pong"]\nconfig = 3', ["config is 3"]),
+    "games are numbers": ("games = [1]", ["games is [1]"]),
+    "seeds are words": ('games = ["pong"]\nseeds = ["a"]', ["seeds is ['a']"]),
+    "half a seed": ('games = ["pong"]\nseeds = 1.5', ["seeds is 1.5"]),
+    "no seeds": ('games = ["pong"]\nseeds = []', ["seeds is []"]),
+    "jobs": ('games = ["pong"]\njobs = 0', ["jobs is 0"]),
+}
+MISTAKES = {
+    "no games": (["--seeds", "1"], ["needs games", "--games"]),
+    "unknown game": (["--games", "pnog"], ["'pnog'", "did you mean pong?"]),
+    "unknown variant": (
+        ["--games", "pong", "--variants", "dyce"],
+        ["variant is 'dyce'", "did you mean dice?"],
+    ),
+    "unknown preset": (["--games", "pong", "--preset", "labtop"], ["did you mean laptop?"]),
+    "a system as preset": (
+        ["--games", "pong", "--preset", "impala"],
+        ["preset is 'impala'", "variants"],
+    ),
+    "unknown file": (["nothing.toml"], ["nothing.toml"]),
+    "unknown option": (["--games", "pong", "--seed", "3"], ["--seed", "did you mean --seeds?"]),
+    "negative seed": (["--games", "pong", "--seeds=-1,2"], ["seeds is"]),
+    "against a stranger": (
+        ["--games", "pong", "--against", "baseline"],
+        ["against is 'baseline'", "dice"],
+    ),
+    "bad value": (["--games", "pong", "--frames", "many"], ["frames is 'many'"]),
+    "one game twice": (
+        ["--games", "MinAtar/Breakout-v1", "MinAtar_Breakout_v1"],
+        ["share a directory"],
+    ),
+    "no evaluation": (["--games", "pong", "--evaluation.every", "0"], ["evaluation.every is 0"]),
+}
+
+
+@pytest.mark.parametrize("mistake", [*FILES, *MISTAKES])
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(call, tmp_path, mistake):
+    args, fragments = MISTAKES.get(mistake) or (["suite.toml"], FILES[mistake][1])
+    if mistake in FILES:
+        (tmp_path / "suite.toml").write_text(FILES[mistake][0])
+    code, out, err = call("suite", *args)
+    assert (code, out) == (2, "")
+    assert err.startswith("dicerl: ")
+    assert len(err.splitlines()) == 1
+    for fragment in fragments:
+        assert fragment in err
+    assert [p.name for p in tmp_path.iterdir()] in ([], ["suite.toml"])
