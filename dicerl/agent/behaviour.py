@@ -49,6 +49,8 @@ class Behaviours:
                 learning_rates=bandit.learning_rates,
                 num_candidates=bandit.num_candidates,
                 ucb_scale=bandit.ucb_scale,
+                memory=bandit.memory,
+                min_visits=bandit.min_visits,
                 seed=seeding.stream(
                     config.seed, "bandit", key, *([dimension] if dimension else [])
                 ),

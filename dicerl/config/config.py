@@ -15,6 +15,9 @@ from typing import Any, Literal
 from dicerl.config.fields import RENAMED, Leaves, flatten, leaves_of, override, row
 from dicerl.errors import ConfigError
 
+# Fields that are no part of the hash of a config in which they have their default.
+ADDED = (("bandit", "memory"), ("bandit", "min_visits"))
+
 
 @dataclass(frozen=True)
 class EnvConfig:
@@ -154,6 +157,13 @@ class BanditConfig:
     )
     accuracy: float = row(0.1, "tile width in x = log(1 + 1/tau)", range=(1e-4, 10))
     scope: Literal["run", "actor"] = row("run", "one vote for the run, or one for each actor")
+    memory: int = row(
+        0,
+        "episodes after which a return is forgotten; returns are then judged by their distance from"
+        " the running mean. 0: raw returns, as printed",
+        range=(0, 1e9),
+    )
+    min_visits: int = row(1, "episodes a tile needs to be the best region", range=(1, 1e9))
 
 
 @dataclass(frozen=True)
@@ -363,6 +373,10 @@ class Config:
         for old, new in RENAMED.items():  # checkpoints from before the renaming still match
             (section, name), (present_section, present_name) = old.split("."), new.split(".")
             data[section][name] = data[present_section].pop(present_name)
+        defaults = Config().to_dict()
+        for section, name in ADDED:  # those from before a field was added, too
+            if data[section][name] == defaults[section][name]:
+                del data[section][name]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -142,9 +143,41 @@ class Bandit:
         self.counts[i] += 1
 
 
+@dataclass
+class Baseline:
+    """The part of a return that says nothing about x: a running mean m of the returns, and their
+    drift c, what that mean misses while returns grow or fall.
+
+        a = 1 / min(n, memory)      n = number of returns so far
+        m += a (g - m)
+        c += a (g - m - c)
+
+    g - m - c is left. It does not change if all returns are shifted, and is scaled with them.
+    """
+
+    memory: int  # episodes
+    mean: float = 0.0
+    drift: float = 0.0
+    seen: int = 0
+
+    def remove(self, g: float) -> float:
+        """Learn from the return ``g``; return what is left of it."""
+        self.seen += 1
+        rate = 1.0 / min(self.seen, self.memory)
+        self.mean += rate * (g - self.mean)
+        self.drift += rate * (g - self.mean - self.drift)
+        return g - self.mean - self.drift
+
+
 class BanditVote:
     """M bandits with drawn modes, learning rates and widths; each proposes, each learns from every
     (x, g).
+
+    Printed, the bandits learn the returns themselves, from weights of 0: with returns around -20
+    tiles never visited look best, with returns around 20 those visited first. With a ``memory`` (in
+    episodes) they learn what a ``Baseline`` leaves of them, and with every update all weights decay
+    towards 0, the mean, by 1 / memory: old returns were of another agent. The best region is a tile
+    with ``min_visits`` or more.
     """
 
     def __init__(
@@ -159,9 +192,13 @@ class BanditVote:
         num_candidates: int = 7,
         ucb_scale: float = 1.0,
         seed: int | np.random.SeedSequence = 0,
+        memory: int = 0,
+        min_visits: int = 1,
     ) -> None:
         if num_bandits < 1:
             raise ValueError(f"num_bandits is {num_bandits}; it must be at least 1")
+        self.min_visits = min_visits
+        self._baseline = Baseline(memory) if memory else None
         self._rng = np.random.default_rng(seed)
         self.bandits = [
             Bandit(
@@ -206,6 +243,9 @@ class BanditVote:
         """Every bandit learns from (x, g): Bandit.update for all M rows at once."""
         if not math.isfinite(g):
             raise ValueError(f"a bandit was given the return {g}; it must be finite")
+        if self._baseline is not None:
+            g = self._baseline.remove(g)
+            self._weights *= 1.0 - 1.0 / self._baseline.memory
         i = self.bandits[0].tile(x)
         window = self._window[:, i]  # [M, K], 1 inside each bandit's window of tile i
         value = np.einsum("mk,mk->m", self._mean_over_window[:, i], self._weights)
@@ -214,22 +254,24 @@ class BanditVote:
         self._scores.clear()
 
     def values(self) -> Floats:
-        """The value of each tile: the average over the bandits.    [K]"""
-        return np.asarray(np.mean([bandit.values() for bandit in self.bandits], axis=0))
+        """The value of each tile, in returns: the average over the bandits.    [K]"""
+        mean = 0.0 if self._baseline is None else self._baseline.mean
+        return np.asarray(np.mean([bandit.values() for bandit in self.bandits], axis=0)) + mean
 
     def counts(self) -> NDArray[np.int64]:
         """Visits of each tile.    [K]"""
         return self.bandits[0].counts.copy()
 
     def best_region(self) -> tuple[float, float]:
-        """[low, high) in x of the best-valued tile among those visited; the whole range where none
-        was.
+        """[low, high) in x of the best-valued tile among those visited ``min_visits`` times, or as
+        often as any; the whole range where none was visited.
         """
         first = self.bandits[0]
-        visited = first.counts > 0
-        if not visited.any():
+        most = int(first.counts.max())
+        if not most:
             return first.left, first.right
-        return first.edges(int(np.argmax(np.where(visited, self.values(), -np.inf))))
+        known = first.counts >= min(max(self.min_visits, 1), most)
+        return first.edges(int(np.argmax(np.where(known, self.values(), -np.inf))))
 
     def describe(self) -> list[dict[str, Any]]:
         """The drawn mode, width and learning rate of each bandit: a visible seed effect, so it is
@@ -249,6 +291,8 @@ class BanditVote:
             "accuracy": first.accuracy,
             "num_candidates": first.num_candidates,
             "ucb_scale": first.ucb_scale,
+            "min_visits": self.min_visits,
+            "baseline": None if self._baseline is None else asdict(self._baseline),
             "rng": self._rng.bit_generator.state,
             "bandits": [
                 {**drawn, "weights": b.weights.tolist(), "counts": b.counts.tolist()}
@@ -276,6 +320,10 @@ class BanditVote:
             bandits.append(bandit)
         self.bandits = bandits
         self._stack()
+        # both are missing in states from before there was a baseline
+        self.min_visits = state.get("min_visits", 1)
+        saved_baseline = state.get("baseline")
+        self._baseline = None if saved_baseline is None else Baseline(**saved_baseline)
         self._rng.bit_generator.state = state["rng"]
 
 
