@@ -152,6 +152,8 @@ def test_every_torso_takes_what_fits_it(torso, shape, dtype, normalise):
 def test_auto_picks_by_observation(shape, dtype, expected, normalise):
     network = make(shape, dtype)
     assert (network.torso_name, network.normalise) == (expected, normalise)
+    light = {"impala_deep": "impala_shallow"}.get(expected, expected)
+    assert make(shape, dtype, torso="light").torso_name == light
 
 
 @pytest.mark.parametrize(

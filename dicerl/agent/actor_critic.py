@@ -20,11 +20,12 @@ from dicerl.agent.networks import Network, Output
 from dicerl.agent.weights import Flat, Weights
 from dicerl.config import Config
 from dicerl.core import family, losses, policy
-from dicerl.core.reward import shape_reward
+from dicerl.core.reward import shape_reward, window_returns
 from dicerl.envs.base import EnvSpec
 
 SCALE_RATE = 0.01  # per update, of A's running deviation over actions
 SCALE_FLOOR = 1e-6
+SIZE_RATE = 0.01  # at least, per update with a reward, of the running size of returns
 
 
 class PolicyStep(NamedTuple):
@@ -218,8 +219,49 @@ class ActorCritic:
             spread = losses.masked_mean(advantage.std(-1, correction=0), valid)
             weights["advantage_scale"].lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
 
+    @torch.no_grad()
+    def follow_returns(self, weights: Weights, returns: np.ndarray) -> None:
+        """Let the size of returns follow those of a batch (``window_returns``). V and A are
+        measured in it: their heads are rescaled, so that they mean the same as before (PopArt).
+        """
+        seen = returns[returns != 0]  # where rewards are rare, their size and not their rarity
+        if not seen.size:
+            return
+        size = weights["return_size"]
+        before, batches = size.tolist()
+        rate = max(1.0 / (batches + 1), SIZE_RATE)
+        now = before + rate * (float(np.square(seen).mean()) - before)
+        size.copy_(torch.tensor([now, batches + 1]))
+        if batches:
+            ratio = math.sqrt(before / now)
+            for head in (weights["value_head.weight"], weights["advantage_head.weight"]):
+                head.mul_(ratio)
+            for bias in (weights["value_head.bias"], weights["advantage_head.bias"]):
+                bias.mul_(ratio)
+            weights["advantage_scale"].mul_(ratio).clamp_(min=SCALE_FLOOR)
+
+    def window_returns(self, batch: dict[str, np.ndarray]) -> np.ndarray | None:
+        """The returns inside a batch's trained steps [T, B], shaped but in no unit; None if none is
+        learned from them.
+        """
+        if self.network.return_size is None:
+            return None
+        reward, discount, valid = (
+            batch[name][self.config.sequence.burn_in : -1]
+            for name in ("reward", "discount", "valid")
+        )
+        return window_returns(self._shaped(torch.from_numpy(reward)).numpy(), discount, valid)
+
     def shaped(self, reward: Tensor) -> Tensor:
-        """The reward as the learner and the network see it."""
+        """The reward as the learner and the network see it, in units of the size of returns if
+        there is one.
+        """
+        size, shaped = self.network.return_size, self._shaped(reward)
+        if size is None:
+            return shaped
+        return shaped * torch.where(size[0] > 0, size[0].rsqrt(), 1.0)  # 1: no reward seen yet
+
+    def _shaped(self, reward: Tensor) -> Tensor:
         return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)
 
 

@@ -82,6 +82,7 @@ class Network(nn.Module):
     """Torso, LSTM, the heads V and A, and what single variants add."""
 
     advantage_scale: Tensor  # A's running deviation over actions
+    return_size: Tensor | None  # [2] running mean square of returns, and batches behind it
     input_inv_deviation: Tensor
     input_offset: Tensor
 
@@ -94,16 +95,7 @@ class Network(nn.Module):
         # beyond this x the cosines would repeat their values
         self.max_x = math.log1p(whole.bandit.max_inv_temperature)
         self.num_actions = spec.num_actions
-        torso = config.torso
-        if torso == "auto":
-            torso = (
-                "mlp"
-                if not spec.is_image
-                else "impala_deep"
-                if min(self.image_shape[1:]) >= 24
-                else "minatar"
-            )
-        self.torso_name = torso
+        torso = self.torso_name = self._choose_torso()
         self.normalise = config.normalise
         if self.normalise == "auto":
             self.normalise = "scale" if spec.observation_dtype == np.uint8 else "none"
@@ -148,6 +140,9 @@ class Network(nn.Module):
             self.register_buffer("input_inv_deviation", torch.ones(1, *shape))
             self.register_buffer("input_offset", torch.zeros(1, *shape))
         self.register_buffer("advantage_scale", torch.ones(()))
+        # a buffer only where it is used, so that other checkpoints stay as they are
+        unit = torch.zeros(2) if whole.env.reward_unit == "returns" else None
+        self.register_buffer("return_size", unit)
         self.forward_model = self.inverse_model = None
         if whole.loss.auxiliary:
             self.forward_model = nn.Sequential(
@@ -171,6 +166,15 @@ class Network(nn.Module):
             with torch.no_grad():  # remember by default: gates i, f, g, o
                 bias = self.lstm.all_weights[0][2]  # W_ih, W_hh, b_ih, b_hh
                 bias[config.lstm : 2 * config.lstm] = config.forget_bias
+
+    def _choose_torso(self) -> str:
+        """The torso that is named, or by observation where that is ``auto`` or ``light``."""
+        large = {"auto": "impala_deep", "light": "impala_shallow"}.get(self.config.torso)
+        if large is None:
+            return self.config.torso
+        if not self.spec.is_image:
+            return "mlp"
+        return large if min(self.image_shape[1:]) >= 24 else "minatar"
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -4,8 +4,21 @@ stay raw.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+
+def window_returns(reward: np.ndarray, discount: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """The returns of a window without what lies beyond it: G_t = r_t + gamma_t G_{t+1}, G_T = 0;
+    0 where not ``valid``.    [T, B] each
+    """
+    returns = np.zeros_like(reward)
+    later = np.zeros_like(reward[0])
+    for t in range(len(reward) - 1, -1, -1):
+        later = np.where(valid[t], reward[t] + discount[t] * later, 0.0)
+        returns[t] = later
+    return returns
 
 
 def shape_reward(reward: Tensor, shape: str = "log", scale: float = 1.0) -> Tensor:

@@ -105,6 +105,11 @@ def _spreads(weights: Weights, found: Objective) -> dict[str, Tensor]:
         "value_std": value.std(correction=0),
         "advantage_std": advantage.std(-1, correction=0).mean(),
         "advantage_scale": weights["advantage_scale"],
+        **(
+            {"return_size": weights["return_size"][0].sqrt()}
+            if "return_size" in weights.layout
+            else {}
+        ),
         "target_advantage_std": found.targets.advantage[valid].std(correction=0),
         "value_explained": 1 - unexplained,
         # the same for every step of the batch

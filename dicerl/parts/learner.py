@@ -89,6 +89,7 @@ class Learner:
         ``number`` is the batch's number in the run, which distinguishes batches that several
         learners train at the same time; by default it is the number of updates.
         """
+        self._measure(batch)
         self.fetch()
         scaling = draw_scaling(self.config, self.updates if number is None else number, self.device)
         trained = batch["valid"][self.config.sequence.burn_in : -1]
@@ -106,7 +107,8 @@ class Learner:
         with self.weights.lock:
             update = self.weights.updates
             rates = self.optimizer.step(self.weights, self.gradient)
-            self.model.follow(self.weights, found.window.advantage.detach()[:-1], found.valid)
+            advantage = found.window.advantage.detach()[:-1]
+            self.model.follow(self.weights, advantage, found.valid)
             self.weights.updates = update + 1
             self.weights.steps_trained += steps
             if self.weights.updates % self.config.runtime.push_every == 0:
@@ -128,6 +130,14 @@ class Learner:
                 " optimizer.learning_rate"
             )
         return numbers
+
+    def _measure(self, batch: Arrays) -> None:
+        """Let the size of returns follow a batch, before it is trained in units of that."""
+        returns = self.model.window_returns(batch)
+        if returns is not None:
+            with self.weights.lock:
+                self.model.follow_returns(self.weights, returns)
+            self._fetched = -1
 
     @torch.no_grad()
     def fetch(self) -> None:
