@@ -63,9 +63,9 @@ def test_a_collector_holds_at_least_a_batch():
 
 
 def test_the_default_capacity_never_makes_one_round_wait_for_itself():
-    """Less than a batch waits, a whole round arrives: both fit."""
+    """Less than a batch waits, a whole round of the only actor arrives: both fit."""
     for batch, envs in ((1, 1), (4, 5), (64, 160), (7, 2)):
-        collector = Collector(default_capacity(batch, envs, 1), batch, 2)
+        collector = Collector(default_capacity(batch, envs, 1, 1), batch, 2)
         for _ in range(6):
             slots = collector.lend(envs)
             assert len(slots) == envs

@@ -186,8 +186,11 @@ def build(config: Config, capacity: int) -> Collector:
     )
 
 
-def default_capacity(batch: int, num_envs: int, num_learners: int) -> int:
-    """The default number of slots: a batch for each learner, one of which waits for its last
-    sequence, and one window of each environment.
+def default_capacity(batch: int, num_envs: int, num_learners: int, num_actors: int) -> int:
+    """The default number of slots. Several actors share one for each window under way: while one
+    waits for its slots, another acts, and no sequence waits for long. A single one has a batch for
+    each learner beside its windows, so that learners do not wait while it acts.
     """
+    if num_actors > 1:
+        return max(num_learners * batch, num_envs)
     return num_learners * batch + num_envs

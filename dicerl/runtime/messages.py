@@ -19,7 +19,9 @@ class Alive(NamedTuple):
 
 
 class SlotsWanted(NamedTuple):
-    """Complete windows wait for slots; answered with ``Slots``."""
+    """Slots for the next windows, which wait for them before they begin (for those complete, where
+    fewer were lent); answered with ``Slots``.
+    """
 
     steps: int
     number: int  # of slots
@@ -99,7 +101,7 @@ class Published(NamedTuple):
 class Saved(NamedTuple):
     """The tensors of a checkpoint are written."""
 
-    steps_trained: int
+    steps_trained: int = 0
 
 
 class NotSaved(NamedTuple):
@@ -112,16 +114,27 @@ class NotSaved(NamedTuple):
 
 
 class Evaluate(NamedTuple):
-    """Evaluate the newest published parameters; answered with ``Evaluated``."""
+    """Evaluate the newest published parameters; answered with ``Pulled``."""
+
+
+class Pulled(NamedTuple):
+    """The parameters to evaluate are here; answered with ``Play``."""
+
+    version: int
+
+
+class Play(NamedTuple):
+    """Play episodes with behaviours from this region; answered with ``Evaluated``. ``Save`` may
+    follow: write the tensors that were evaluated, answered as by a learner.
+    """
 
     region: Region
 
 
 class Evaluated(NamedTuple):
-    """The result of an evaluation, and the version of the parameters."""
+    """The result of an evaluation."""
 
     result: dict[str, Any]
-    version: int
 
 
 # --- from any child, as it ends

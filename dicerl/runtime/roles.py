@@ -42,8 +42,10 @@ from dicerl.runtime.messages import (
     Evaluated,
     Failed,
     NotSaved,
+    Play,
     Publish,
     Published,
+    Pulled,
     Save,
     Saved,
     Slots,
@@ -100,6 +102,7 @@ def actor_role(
     config = shared.config
     reported = 0
     reported_at = time.monotonic()
+    reserved: list[int] = []  # slots for the windows under way
 
     def steps() -> int:
         """Agent steps since the last call."""
@@ -108,16 +111,22 @@ def actor_role(
         reported_at = time.monotonic()
         return fresh
 
+    def reserve(count: int) -> None:
+        channel.send(SlotsWanted(steps(), count))
+        with actor.times("waiting"):  # while the collector is full
+            reserved.extend(_expect(Slots, channel).slots)
+
     def send_sequences(windows: Arrays) -> None:
         columns = list(range(num_envs))
         stock.flush()  # the vote learns of an episode before its end is trained
         while columns:
-            channel.send(SlotsWanted(steps(), len(columns)))
-            with actor.times("waiting"):  # while the collector is full
-                slots = _expect(Slots, channel).slots
+            if not reserved:
+                reserve(len(columns))
+            slots = reserved[: len(columns)]
             with actor.times("copying"):
                 shared.store.write(slots, windows, columns[: len(slots)])
             channel.send(Written(slots))
+            del reserved[: len(slots)]
             columns = columns[len(slots) :]
 
     def ask(episodes: list[Episode], wanted: int) -> None:
@@ -140,7 +149,10 @@ def actor_role(
     actor.times = Times(*ACTOR_STAGES)
     timed = time.monotonic()
     while True:
-        actor.act()
+        if actor.act():
+            # Wait before the next windows begin, not when they are complete: then their steps would
+            # age, and the policy that took them.
+            reserve(num_envs)
         actor.advance()
         if time.monotonic() - reported_at > HEARTBEAT:
             stock.flush()
@@ -195,19 +207,24 @@ def learner_role(channel: Channel, shared: Shared) -> None:
                 learner.publish()
                 channel.send(Published())
             case Save(folder):
-                channel.send(_save(learner, Path(folder)))
+                learner.fetch()
+                weights = learner.weights
+                tensors = {
+                    "model": learner.network.state_dict(),
+                    "optimizer": weights.optimizer_tensors(),
+                }
+                channel.send(_save(Path(folder), tensors, weights.steps_trained))
             case _:
                 raise TypeError(f"a learner has no use for {message!r}")
 
 
-def _save(learner: Learner, folder: Path) -> Saved | NotSaved:
-    learner.fetch()
+def _save(folder: Path, tensors: checkpoint.Tensors, steps_trained: int = 0) -> Saved | NotSaved:
     try:
-        checkpoint.write_tensors(folder, "model", learner.network.state_dict())
-        checkpoint.write_tensors(folder, "optimizer", learner.weights.optimizer_tensors())
+        for name, group in tensors.items():
+            checkpoint.write_tensors(folder, name, group)
     except OSError as error:
         return NotSaved(str(error))
-    return Saved(learner.weights.steps_trained)
+    return Saved(steps_trained)
 
 
 def evaluator_role(channel: Channel, shared: Shared) -> None:
@@ -218,12 +235,20 @@ def evaluator_role(channel: Channel, shared: Shared) -> None:
     evaluator = Evaluator(model, cloudpickle.loads(shared.make_env), env_threads=1)
     version = -1
     while True:
-        region = _expect(Evaluate, channel).region
-        newest = shared.parameters.pull(model.flat.vector, version)
-        version = version if newest is None else newest
-        seed = seeding.stream(config.seed, "evaluation", max(version, 0))
-        result = evaluator.evaluate(region, seed, lambda: channel.send(Alive()))
-        channel.send(Evaluated(result, version))
+        message = channel.receive()
+        match message:
+            case Evaluate():
+                newest = shared.parameters.pull(model.flat.vector, version)
+                version = version if newest is None else newest
+                channel.send(Pulled(version))
+            case Play(region):
+                seed = seeding.stream(config.seed, "evaluation", max(version, 0))
+                result = evaluator.evaluate(region, seed, lambda: channel.send(Alive()))
+                channel.send(Evaluated(result))
+            case Save(folder):
+                channel.send(_save(Path(folder), {"model": model.network.state_dict()}))
+            case _:
+                raise TypeError(f"an evaluator has no use for {message!r}")
 
 
 ROLES: dict[Role, Callable[..., None]] = {
