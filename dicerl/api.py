@@ -180,7 +180,7 @@ def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = N
     if isinstance(run_or_checkpoint, Run):
         run_or_checkpoint = run_or_checkpoint.directory
     path = Path(run_or_checkpoint)
-    if path.parent.name == "checkpoints":
+    if path.parent.name in ("checkpoints", "best"):
         run = Run.open(path.parent.parent)
         found = checkpoint.Checkpoint(path, checkpoint.read_state(path))
     else:

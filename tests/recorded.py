@@ -38,7 +38,12 @@ COMMON = {
 CURIOUS = {"bandit.ucb_scale": 1000.0}
 RUNS = {
     # Checkpoints restart the environments twice in mid-run.
-    "serial": {"runtime.kind": "serial", "behaviour.scale": "raw", "checkpoint.every": 300},
+    "serial": {
+        "runtime.kind": "serial",
+        "behaviour.scale": "raw",
+        "checkpoint.every": 300,
+        "checkpoint.exact": True,
+    },
     "serial-normalised": {
         "runtime.kind": "serial",
         "behaviour.scale": "normalised",

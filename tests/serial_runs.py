@@ -29,6 +29,7 @@ OPTIONS = {
     "evaluation.every": 1200,
     "evaluation.max_steps": 40,
     "checkpoint.every": 400,
+    "checkpoint.exact": True,
     "checkpoint.keep": 100,
 }
 TIMES = (

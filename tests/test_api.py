@@ -26,6 +26,7 @@ def debug(directory, **changes):
             "run_dir": str(directory),
             "tensorboard": False,
             "checkpoint__every": 200,
+            "checkpoint__exact": True,
             "evaluation__every": 300,
             "evaluation__max_steps": 20,
             **changes,

@@ -117,7 +117,9 @@ def test_leftovers_of_a_killed_run_do_no_harm(call, copy):
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monkeypatch):
+def test_the_newest_checkpoints_and_exactly_the_best_evaluated_are_kept(
+    call, tmp_path, monkeypatch
+):
     scores = iter([1.0, 9.0, 2.0, 3.0, 4.0, 5.0])
     real = Evaluator.evaluate
     monkeypatch.setattr(
@@ -143,11 +145,20 @@ def test_only_the_newest_and_the_best_checkpoints_are_kept(call, tmp_path, monke
         "--quiet",
     )
     assert code == 0, err
-    assert len(made) == 6  # an evaluation before each
-    kept = checkpoint.checkpoints_of(tmp_path / "run")
-    assert [p.name for p in kept] == [made[1].name, made[4].name, made[5].name]
-    state = checkpoint.read_state(kept[-1])
-    assert state.best_checkpoint == int(made[1].name)
+    evaluations = read_lines(tmp_path / "run" / "evaluations.jsonl")
+    assert [line["mean_return"] for line in evaluations] == [1.0, 9.0, 2.0, 3.0, 4.0, 5.0]
+    saved = [p.name for p in made if p.parent.name == "checkpoints"]
+    assert len(saved) == 6
+    assert [p.name for p in checkpoint.checkpoints_of(tmp_path / "run")] == saved[-2:]
+    # best: the first and then the second evaluation; the parameters and counters they had
+    best = [str(line["version"]) for line in evaluations[:2]]
+    assert [p.name for p in made if p.parent.name == "best"] == best
+    kept = checkpoint.best_of(tmp_path / "run")
+    assert (kept.name, [p.name for p in kept.parent.iterdir()]) == (best[1], [best[1]])
+    state = checkpoint.read_state(kept)
+    assert (state.frames, state.updates) == (evaluations[1]["frames"], evaluations[1]["version"])
+    state = checkpoint.newest(tmp_path / "run").state
+    assert state.best_checkpoint == int(best[1])
     assert state.best_evaluation == 9.0
 
 

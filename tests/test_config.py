@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dicerl.config import Config, fields_of, from_dict, get, override, validate
+from dicerl.config.config import ADDED
 from dicerl.errors import ConfigError, DicerlError
 
 FIELDS = fields_of()
@@ -85,6 +86,8 @@ def older_form(config):
     """As config.json was when the collector's capacity stood among the sequence's fields."""
     data = config.to_dict()
     data["sequence"]["capacity"] = data["collector"].pop("capacity")
+    for section, name in ADDED:  # nor were there these
+        assert data[section].pop(name) == getattr(getattr(Config(), section), name)
     return data
 
 

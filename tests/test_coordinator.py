@@ -11,7 +11,6 @@ import pytest
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.parts.actor import Episode
-from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
@@ -57,7 +56,8 @@ def episodes(coordinator, *returns):
 
 
 def evaluation(score):
-    return {"mean_return": score, "stderr": 0.1, "greedy_mean_return": score, "greedy_stderr": 0.1}
+    numbers = {"mean_return": score, "stderr": 0.1, "interval": None, "returns": [score]}
+    return {"episodes": 1, **numbers, **{f"greedy_{name}": x for name, x in numbers.items()}}
 
 
 def lines(coordinator, kind):
@@ -84,7 +84,9 @@ def test_something_is_due_every_so_many_frames_after_it_began(make, what):
     assert not due()
     coordinator.stepped(51)  # 600 frames: late
     assert due()
-    getattr(coordinator, f"{what}_begins")()
+    {"evaluation": coordinator.evaluation_requested, "checkpoint": coordinator.checkpoint_begins}[
+        what
+    ]()
     assert not due()
     coordinator.stepped(99)
     assert not due()
@@ -135,30 +137,40 @@ def test_only_updates_with_diagnostics_make_a_line(make):
     assert [line["updates"] for line in lines(coordinator, "train")] == [3, 6]
 
 
-def test_the_first_checkpoint_after_the_best_evaluation_is_the_best(make):
+def test_an_evaluation_is_of_the_moment_it_began(make):
+    """What happens while its episodes are played changes neither its line nor what is kept."""
     coordinator = make()
     best = []
-    for score in (None, 5.0, 4.0, 6.0, 6.0):
-        if score is not None:
-            coordinator.evaluated(evaluation(score), version=coordinator.updates)
+    for version, score in enumerate((5.0, 4.0, 6.0, 6.0)):
         coordinator.trained(None)
-        coordinator.checkpoint_begins()
-        state = coordinator.synced_state(0, 0)
-        checkpoint.save(coordinator.run.directory, {}, state)
-        coordinator.saved()
-        best.append((state.best_evaluation, state.best_checkpoint))
-    assert best == [(None, None), (5.0, 2), (5.0, 2), (6.0, 4), (6.0, 4)]
-    # keep is 1: the newest and the best
-    kept = [p.name for p in checkpoint.checkpoints_of(coordinator.run.directory)]
-    assert kept == ["4", "5"]
+        coordinator.stepped(10)
+        coordinator.evaluation_requested()
+        coordinator.stepped(5)
+        coordinator.evaluation_begins(version)
+        votes = coordinator.behaviours.state_dict()
+        coordinator.end_episodes(0, episodes(coordinator, 2.0))
+        coordinator.stepped(100)
+        coordinator.trained(None)
+        state = coordinator.evaluated(evaluation(score))
+        if state is not None:
+            assert (state.updates, state.temperatures) == (version, votes)
+            coordinator.best_kept(state, score)
+            best.append((version, state.frames))
+    coordinator.metrics.sync()
+    written = [(line["version"], line["frames"]) for line in lines(coordinator, "evaluation")]
+    assert written == [(v, 4 * (15 + 115 * v)) for v in range(4)]
+    assert best == [written[0], written[2]]  # as good as the best is not better
+    state = coordinator.synced_state(0, 0)
+    assert (state.best_evaluation, state.best_checkpoint) == (6.0, 2)
 
 
 def test_a_run_continues_with_what_its_checkpoint_held(make):
     first = make()
     first.stepped(150)
     first.end_episodes(0, episodes(first, 2.0, 8.0))
-    first.evaluation_begins()
-    first.evaluated(evaluation(3.0), version=0)
+    first.evaluation_requested()
+    first.evaluation_begins(0)
+    first.best_kept(first.evaluated(evaluation(3.0)), 3.0)
     first.trained(None)
     first.checkpoint_begins()
     state = first.synced_state(steps_trained=70, incarnation=2)

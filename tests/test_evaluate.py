@@ -132,6 +132,10 @@ def test_checkpoints_by_name(cartpole, tmp_path):
     )
     assert state.best_checkpoint is not None
     checkpoint.save(copy, tensors, replace(state, best_checkpoint=int(first.name)))
+    kept = checkpoint.best_of(copy)
+    assert kept.name == str(state.best_checkpoint)
+    assert evaluate(copy, checkpoint="best", episodes=1, max_steps=1).checkpoint == kept
+    shutil.rmtree(kept.parent)  # as in a run from before there was best/
 
     def played(path, which=None):
         done = evaluate(path, checkpoint=which, episodes=6, inv_temperature=1e6, max_steps=100)

@@ -11,7 +11,7 @@ import dicerl
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.envs import env_spec, make_vector_env
 from dicerl.envs.gym import GymEnv
-from dicerl.parts.evaluator import Evaluator, play
+from dicerl.parts.evaluator import Evaluator, play, summarise, summary_line, t95
 
 
 def test_the_first_episode_of_each_environment_counts_once():
@@ -135,3 +135,26 @@ def test_the_evaluator_of_a_run_plays_both_halves_and_beats():
     assert found["mean_return"] > 10
     assert len(beats) == math.ceil(max(found["returns"]) / 100)
     assert found == evaluator.evaluate([(0.0, 0.0)], np.random.SeedSequence(5))
+
+
+# Student's t, 97.5 %, from any table
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (15, 2.131), (63, 1.998)],
+)
+def test_the_interval_of_few_episodes_is_wide(freedom, quantile):
+    assert t95(freedom) == pytest.approx(quantile, abs=0.003)
+
+
+def test_an_evaluation_in_words():
+    returns = np.array([1.0, 2.0, 6.0])
+    result = summarise(returns)
+    reach = 4.303 * returns.std(ddof=1) / math.sqrt(3)
+    assert result["interval"] == pytest.approx([3 - reach, 3 + reach])
+    alone = summarise(np.array([7.0]))
+    assert (alone["stderr"], alone["interval"]) == (0.0, None)
+    greedy = {f"greedy_{name}": value for name, value in alone.items()}
+    assert summary_line({**result, **greedy, "episodes": 3}) == (
+        "best region 3.00 (95 %: -3.57 to 9.57), worst 1.00; greedy 7.00, worst 7.00;"
+        " 3 episodes each"
+    )

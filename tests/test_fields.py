@@ -155,7 +155,7 @@ def test_several_values_refused(value):
 
 def test_a_choice_that_does_not_exist_is_answered_with_the_choices():
     message = refused("network.torso", "impala_shalow")
-    assert "auto, impala_deep, impala_shallow, minatar, mlp" in message
+    assert "auto, light, impala_deep, impala_shallow, minatar, mlp" in message
     assert "did you mean impala_shallow?" in message
 
 

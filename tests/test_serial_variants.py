@@ -128,3 +128,28 @@ def test_a_learner_with_threads_is_reproducible_too(tmp_path):
         )
         ends.append((checkpoints_of(run.directory)[-1] / "model.safetensors").read_bytes())
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_only_exact_checkpoints_hide_episodes(tmp_path, exact):
+    """Every step is in an episode that is reported, or in one that still runs at the end."""
+    made = config(
+        **{"checkpoint.exact": exact, "checkpoint.every": 200, "run_dir": str(tmp_path / "run")}
+    )
+    run = train(made, quiet=True)
+    played = sum(line["length"] for line in lines(run.directory, "episode"))
+    hidden = run.summary["agent_steps"] - played
+    longest = max(line["length"] for line in lines(run.directory, "episode"))
+    assert (hidden > made.runtime.num_envs * longest) == exact
+
+
+def test_a_run_that_is_not_exact_continues_from_its_checkpoint(tmp_path):
+    made = config(**{"checkpoint.exact": False, "run_dir": str(tmp_path / "run")})
+    run = train(made, quiet=True)
+    state = run.newest_checkpoint().state
+    rewind(run.directory, tmp_path / "copy", 3)
+    again = resume(tmp_path / "copy", quiet=True)
+    assert again.summary["complete"]
+    assert again.newest_checkpoint().state.incarnation == state.incarnation + 1
+    frames = [line["frames"] for line in lines(tmp_path / "copy", "episode")]
+    assert frames == sorted(frames)

@@ -19,7 +19,7 @@ from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
-from dicerl.records.checkpoint import checkpoints_of
+from dicerl.records.checkpoint import best_of, checkpoints_of, read_state
 from dicerl.records.metrics import read_lines
 from dicerl.runtime import children
 from dicerl.runtime.messages import Ended, Evaluate, SlotsWanted, Written
@@ -151,6 +151,19 @@ def test_a_run_over_threads_is_whole(tmp_path):
     state = run.newest_checkpoint().state
     assert (state.updates, state.frames) == (run.summary["updates"], run.summary["frames"])
     assert state.serial is None
+    # exactly what had the best evaluation is kept: its parameters, counters and vote
+    evaluated = lines(run, kind="evaluation")
+    first_best = max(evaluated, key=lambda line: line["mean_return"])
+    kept = read_state(best_of(run.directory))
+    assert (kept.updates, kept.frames) == (first_best["version"], first_best["frames"])
+    assert (state.best_checkpoint, state.best_evaluation) == (
+        kept.updates,
+        pytest.approx(first_best["mean_return"], rel=1e-5),
+    )
+    agent = dicerl.load_agent(best_of(run.directory), make_env=Catch)
+    low, high = agent.region[0]
+    drawn = np.log1p(first_best["inv_temperatures"])
+    assert ((low - 1e-3 <= drawn) & (drawn <= high + 1e-3)).all()
     assert [h.role for h in transport.started] == ["learner", "actor", "actor", "evaluator"]
     # what a child of one transport wrote, every other runtime goes on from
     action, _ = dicerl.load_agent(run, make_env=Catch).act(np.zeros(50, np.float32))

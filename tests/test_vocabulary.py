@@ -61,11 +61,13 @@ def small(variant, directory, **changes):
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
-    """The lines of short serial runs of every variant."""
+    """The lines of short serial runs of every variant, and of one that measures returns."""
     root = tmp_path_factory.mktemp("serial")
     lines = []
-    for i, variant in enumerate(VARIANTS):
-        run = dicerl.train(small(variant, root / str(i)), quiet=True)
+    changes = [(variant, {}) for variant in VARIANTS]
+    changes.append(("dice", {"env.reward_unit": "returns"}))
+    for i, (variant, more) in enumerate(changes):
+        run = dicerl.train(small(variant, root / str(i), **more), quiet=True)
         lines += read_lines(run.directory / "metrics.jsonl")
     return lines
 

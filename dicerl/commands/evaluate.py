@@ -123,6 +123,8 @@ def describe(evaluation: Evaluation) -> list[str]:
         ("mean return", f"{r['mean_return']:,.2f} ± {r['stderr']:,.2f} (standard error)"),
         ("median", f"{r['median_return']:,.2f}"),
     ]
+    if r["interval"] is not None:
+        rows.insert(1, ("95 %", "{:,.2f} to {:,.2f}".format(*r["interval"])))
     if r["hns"] is not None:
         rows += [("HNS", f"{r['hns']:,.2f} %"), ("SABER", f"{r['saber']:,.2f} %")]
     rows += [

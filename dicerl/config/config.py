@@ -16,7 +16,12 @@ from dicerl.config.fields import RENAMED, Leaves, flatten, leaves_of, override, 
 from dicerl.errors import ConfigError
 
 # Fields that are no part of the hash of a config in which they have their default.
-ADDED = (("bandit", "memory"), ("bandit", "min_visits"))
+ADDED = (
+    ("env", "reward_unit"),
+    ("bandit", "memory"),
+    ("bandit", "min_visits"),
+    ("checkpoint", "exact"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,15 +67,21 @@ class EnvConfig:
     reward_scale: float = row(
         1.0, "factor on the reward for the learner, before its shape", range=(1e-9, 1e9)
     )
+    reward_unit: Literal["fixed", "returns"] = row(
+        "fixed",
+        "of the learner's rewards, after their shape: 1, or a running size of the returns inside a"
+        " window, so that rewards of any scale are learned alike",
+    )
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
     """The network and its inputs."""
 
-    torso: Literal["auto", "impala_deep", "impala_shallow", "minatar", "mlp"] = row(
+    torso: Literal["auto", "light", "impala_deep", "impala_shallow", "minatar", "mlp"] = row(
         "auto",
-        "auto: by observation (large image impala_deep, small image minatar, vector mlp)",
+        "auto: by observation (large image impala_deep, small image minatar, vector mlp); light:"
+        " the same with impala_shallow for large images",
         paper="Backbone",
     )
     hidden: int = row(256, "width of the torso's dense layer", range=(1, 65_536))
@@ -187,8 +198,8 @@ class CollectorConfig:
 
     capacity: int = row(
         0,
-        "sequences the collector holds; 0: as many as a batch for each learner and one round of all"
-        " actors need",
+        "sequences the collector holds, those that actors record included; 0: by the numbers of"
+        " environments, actors and learners. More is older data",
         range=(0, 1e8),
     )
     replay: float = row(
@@ -313,13 +324,14 @@ class EvaluationConfig:
 class CheckpointConfig:
     """When checkpoints are written, and how many are kept."""
 
-    every: int = row(
-        1_000_000,
-        "frames between checkpoints; 0: only at the end. The serial runtime restarts its episodes"
-        " at each",
-        range=(0, 1e13),
+    every: int = row(1_000_000, "frames between checkpoints; 0: only at the end", range=(0, 1e13))
+    keep: int = row(3, "newest checkpoints kept", range=(1, 1e6))
+    exact: bool = row(
+        False,
+        "runtime serial: a resumed run does bit for bit what an uninterrupted one does. For that,"
+        " all episodes restart at each checkpoint; vote and metrics never learn of those cut"
+        " short",
     )
-    keep: int = row(3, "newest checkpoints kept, beside the best evaluated one", range=(1, 1e6))
 
 
 @dataclass(frozen=True)

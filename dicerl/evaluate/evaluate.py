@@ -213,7 +213,7 @@ def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:
     from dicerl.records.run import Run
 
     path = Path(path)
-    if path.parent.name == "checkpoints":
+    if path.parent.name in ("checkpoints", "best"):
         if which is not None:
             raise ConfigError(
                 "checkpoint", which, f"{path} is a checkpoint already; name its run instead"

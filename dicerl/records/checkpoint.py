@@ -1,4 +1,5 @@
-"""Checkpoints: ``checkpoints/<updates>/{model,optimizer}.safetensors`` and ``state.json``.
+"""Checkpoints: ``checkpoints/<updates>/{model,optimizer}.safetensors`` and ``state.json``. The
+parameters with the best evaluation are ``best/<updates>/``, without an optimizer.
 
 Written to a temporary folder, synced, then renamed: a checkpoint is either complete or absent.
 ``state.json`` holds the files' checksums. Nothing in a checkpoint is code, and loading one runs
@@ -31,14 +32,25 @@ class Checkpoint(NamedTuple):
 
 def checkpoints_of(run_dir: Path) -> list[Path]:
     """The folders of a run's complete checkpoints, oldest first."""
-    root = run_dir / "checkpoints"
+    return _numbered(run_dir / "checkpoints")
+
+
+def _numbered(root: Path) -> list[Path]:
     found = [p for p in root.iterdir() if p.name.isdigit()] if root.is_dir() else []
     return sorted(found, key=lambda p: int(p.name))
 
 
-def begin(run_dir: Path) -> Path:
-    """Make an empty temporary folder for tensors; remove leftovers of earlier attempts."""
-    root = run_dir / "checkpoints"
+def best_of(run_dir: Path) -> Path | None:
+    """The folder of the parameters with the best evaluation, if there is one yet."""
+    found = _numbered(run_dir / "best")
+    return max(found, key=lambda path: path.stat().st_mtime_ns) if found else None
+
+
+def begin(run_dir: Path, place: str = "checkpoints") -> Path:
+    """Make an empty temporary folder for tensors in ``place``; remove leftovers of earlier
+    attempts.
+    """
+    root = run_dir / place
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob("tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -55,7 +67,7 @@ def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
     (folder / f"{name}.safetensors").write_bytes(safetensors.torch.save(contiguous))
 
 
-def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
+def finish(folder: Path, state: RunState) -> Path:
     """Add state.json with the checksums, sync everything, rename the folder to its final name and
     return that.
     """
@@ -65,7 +77,7 @@ def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
     (folder / "state.json").write_text(json.dumps(data))
     for path in [*files, folder / "state.json", folder]:
         _sync(path)
-    final = run_dir / "checkpoints" / str(state.updates)
+    final = folder.parent / str(state.updates)
     if final.exists():  # the same update again: at a stop right after a checkpoint
         # moved, not removed: a kill here must not leave fewer checkpoints than before
         final.rename(folder.with_name("tmp-old"))
@@ -75,15 +87,26 @@ def finish(folder: Path, run_dir: Path, state: RunState) -> Path:
     return final
 
 
-def save(run_dir: Path, tensors: dict[str, dict[str, Tensor]], state: RunState) -> Path:
-    """Write a checkpoint with ``tensors`` {file: {name: tensor}}; return its folder. On failure
-    earlier checkpoints are kept and nothing of this one is left.
+Tensors = dict[str, dict[str, "Tensor"]]  # {file: {name: tensor}}
+
+
+def save(run_dir: Path, tensors: Tensors, state: RunState) -> Path:
+    """Write a checkpoint; return its folder. On failure earlier checkpoints are kept and nothing of
+    this one is left.
     """
-    folder = begin(run_dir)
+    return _save(run_dir, begin(run_dir), tensors, state)
+
+
+def save_best(run_dir: Path, tensors: Tensors, state: RunState) -> None:
+    """Write the parameters with the best evaluation; what was the best before is removed."""
+    remove_others(_save(run_dir, begin(run_dir, "best"), tensors, state))
+
+
+def _save(run_dir: Path, folder: Path, tensors: Tensors, state: RunState) -> Path:
     try:
         for name, group in tensors.items():
             write_tensors(folder, name, group)
-        return finish(folder, run_dir, state)
+        return finish(folder, state)
     except OSError as error:
         raise failed(run_dir, folder, error) from error
 
@@ -99,6 +122,13 @@ def failed(run_dir: Path, folder: Path | None, reason: object) -> CheckpointErro
     return CheckpointError(
         f"the checkpoint could not be written to {run_dir / 'checkpoints'}: {reason}; {kept}"
     )
+
+
+def remove_others(folder: Path) -> None:
+    """Remove the finished folders beside ``folder``."""
+    for path in _numbered(folder.parent):
+        if path != folder:
+            discard(path)
 
 
 def discard(folder: Path) -> None:

@@ -98,9 +98,12 @@ class Run:
         return checkpoint.newest(self.directory, say)
 
     def checkpoint(self, which: str = "newest", say: Any = lambda line: None) -> Path:
-        """The folder of a checkpoint: ``which`` is newest (the newest intact one), best (the first
-        after the best evaluation), or a number of updates.
+        """The folder of a checkpoint: ``which`` is newest (the newest intact one), best (exactly
+        what had the best evaluation), or a number of updates.
         """
+        best = checkpoint.best_of(self.directory)
+        if which == "best" and best is not None:
+            return best
         newest, state = self.newest_checkpoint(say)
         if which == "newest":
             return newest
@@ -111,7 +114,7 @@ class Run:
                     which,
                     f"{self.directory} had no evaluation yet; it can be newest or a number",
                 )
-            which = str(state.best_checkpoint)
+            which = str(state.best_checkpoint)  # of a run from before there was best/
         there = {path.name: path for path in checkpoint.checkpoints_of(self.directory)}
         if which not in there:
             raise ConfigError(

@@ -41,7 +41,7 @@ class RunState:
     evaluated_at: int = 0  # frames
     saved_at: int = 0  # frames
     best_evaluation: float | None = None
-    best_checkpoint: int | None = None  # updates of the first checkpoint after the best evaluation
+    best_checkpoint: int | None = None  # updates behind the parameters with the best evaluation
     incarnation: int = 0  # the highest of any actor: the next ones get new random streams
     temperatures: dict[str, Any] = field(default_factory=dict)  # the votes (agent/behaviour.py)
     total_updates: int = 0  # of the whole run

@@ -97,6 +97,9 @@ _SCORES = (
     Field("mean_return", "return", "mean"),
     Field("median_return", "return", "median"),
     Field("stderr", "return", "standard error of the mean; 0 of a single episode"),
+    Field(
+        "interval", "two returns", "95 % interval of the mean (Student's t); null of one episode"
+    ),
     Field("returns", "list of returns", "of each episode"),
 )
 
@@ -207,6 +210,11 @@ TRAIN = Kind(
         Field("value_explained", "1 − var(error) / var(target)", "1: V predicts its targets"),
         Field("advantage_std", "shaped return", "Deviation of A over actions, mean over steps"),
         Field("advantage_scale", "shaped return", "Running mean of that deviation"),
+        Field(
+            "return_size",
+            "shaped return",
+            "Unit of the learner's rewards, V and A, with `env.reward_unit` returns",
+        ),
         Field("target_advantage_std", "shaped return", "Deviation of the policy loss's advantage"),
         Field("dead_units", "share of units", "Features that are the same at every step"),
         Field("feature_spread", "", "Deviation of a feature over the batch, mean over features"),

@@ -11,10 +11,11 @@ import time
 from collections import deque
 from typing import Any
 
-from dicerl.agent.behaviour import Behaviour, Behaviours
+from dicerl.agent.behaviour import Behaviour, Behaviours, Region
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.parts.actor import Episode
+from dicerl.parts.evaluator import summary_line
 from dicerl.records import checkpoint
 from dicerl.records.metrics import Metrics
 from dicerl.records.progress import Progress
@@ -53,6 +54,8 @@ class Coordinator:
         self._recent: deque[float] = deque(self._state.recent, maxlen=RECENT)
         self._latest: dict[str, float] = {}  # numbers of the last train line
         self._last_evaluation: dict[str, Any] = {}
+        # (counters, state) of the evaluation under way
+        self._evaluating: tuple[dict[str, int], RunState] | None = None
         self._started = time.monotonic()
         self._logged: tuple[float, int] | None = None  # (time, agent steps) of the last train line
         self.metrics = Metrics(
@@ -173,22 +176,43 @@ class Coordinator:
         every = self.config.evaluation.every
         return every > 0 and self.frames - self._state.evaluated_at >= every
 
-    def evaluation_begins(self) -> None:
-        """Record the start of an evaluation: the next is due in ``evaluation.every`` frames."""
+    def evaluation_requested(self) -> None:
+        """Record the request of an evaluation: the next is due in ``evaluation.every`` frames."""
         self._state.evaluated_at = self.frames
 
-    def evaluated(self, result: dict[str, Any], version: int) -> None:
-        """Record the result of an evaluation of the parameters after ``version`` updates."""
-        self._last_evaluation = result
-        self.metrics.write("evaluation", self.counters(), {**result, "version": version})
-        score, state = result["mean_return"], self._state
-        if state.best_evaluation is None or score > state.best_evaluation:
-            state.best_evaluation = score
-            state.best_checkpoint = None  # the next checkpoint becomes the best one
-        self.progress.say(
-            f"evaluation at {self.frames:,} frames: {score:.2f} ± {result['stderr']:.2f} (best"
-            f" region), {result['greedy_mean_return']:.2f} ± {result['greedy_stderr']:.2f} (greedy)"
+    def evaluation_begins(self, version: int) -> Region:
+        """Record the moment of an evaluation of the parameters after ``version`` updates: its line
+        and, if it is the best, what is kept of it are of this moment. Return the region to draw
+        behaviours from.
+        """
+        self._evaluating = (
+            self.counters(),
+            dataclasses.replace(
+                self._state,
+                frames=self.frames,
+                updates=version,
+                recent=list(self._recent),
+                elapsed=self.elapsed,
+                temperatures=self.behaviours.state_dict(),
+            ),
         )
+        return self.behaviours.evaluation_region()
+
+    def evaluated(self, result: dict[str, Any]) -> RunState | None:
+        """Record the result of the evaluation that began. If it is the best so far, return the
+        state to keep with the parameters evaluated; report with ``best_kept``.
+        """
+        assert self._evaluating is not None
+        (counters, state), self._evaluating = self._evaluating, None
+        self._last_evaluation = result
+        self.metrics.write("evaluation", counters, {**result, "version": state.updates})
+        self.progress.say(f"evaluation at {counters['frames']:,} frames: {summary_line(result)}")
+        best = self._state.best_evaluation
+        return state if best is None or result["mean_return"] > best else None
+
+    def best_kept(self, state: RunState, score: float) -> None:
+        """Record that ``state`` and its parameters are kept as the best."""
+        self._state.best_evaluation, self._state.best_checkpoint = score, state.updates
 
     # --- checkpoints
 
@@ -199,12 +223,9 @@ class Coordinator:
 
     def checkpoint_begins(self) -> None:
         """Record the start of a checkpoint of the current weights: the next is due in
-        ``checkpoint.every`` frames. It becomes the best one if there was a new best evaluation
-        since the last.
+        ``checkpoint.every`` frames.
         """
         self._state.saved_at = self.frames
-        if self._state.best_evaluation is not None and self._state.best_checkpoint is None:
-            self._state.best_checkpoint = self.updates
 
     def synced_state(
         self, steps_trained: int, incarnation: int, serial: SerialState | None = None
@@ -226,8 +247,10 @@ class Coordinator:
 
     def saved(self) -> None:
         """Remove older checkpoints, now that a new one is complete."""
-        keep, best = self.config.checkpoint.keep, self._state.best_checkpoint
-        checkpoint.prune(self.run.directory, keep, best)
+        directory, best = self.run.directory, self._state.best_checkpoint
+        if checkpoint.best_of(directory) is not None:
+            best = None  # it is kept there; in a run from before there was best/, here
+        checkpoint.prune(directory, self.config.checkpoint.keep, best)
 
     # --- what the user sees
 

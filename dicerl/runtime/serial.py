@@ -90,8 +90,10 @@ class SerialRuntime:
             if complete or self._context.stop():
                 self._save()
                 return complete
-            if c.checkpoint_due():
+            due = c.checkpoint_due()
+            if due:
                 self._save()
+            if due and self.config.checkpoint.exact:
                 self.actor.incarnation += 1
                 self.actor.restart(self._env_seed())
             else:
@@ -170,8 +172,13 @@ class SerialRuntime:
             self._evaluator = Evaluator(self.learner.model, self._context.make_env)
         version = self.learner.updates
         seed = seeding.stream(self.config.seed, "evaluation", version)
-        c.evaluation_begins()
-        c.evaluated(self._evaluator.evaluate(c.behaviours.evaluation_region(), seed), version)
+        c.evaluation_requested()
+        result = self._evaluator.evaluate(c.evaluation_begins(version), seed)
+        best = c.evaluated(result)
+        if best is not None:
+            tensors = {"model": self.learner.network.state_dict()}
+            checkpoint.save_best(c.run.directory, tensors, best)
+            c.best_kept(best, result["mean_return"])
 
     def _save(self) -> None:
         """Write a checkpoint between two windows: what the learner, the vote and the queued

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dicerl.errors import DicerlError
 from dicerl.parts import collector
 from dicerl.records import checkpoint
+from dicerl.records.state import RunState
 from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import Handle, RunContext, Transport
 from dicerl.runtime.children import ActorChild, Child, EvaluatorChild, LearnerChild
@@ -34,8 +35,10 @@ from dicerl.runtime.messages import (
     Evaluated,
     Failed,
     NotSaved,
+    Play,
     Publish,
     Published,
+    Pulled,
     Save,
     Saved,
     Slots,
@@ -46,6 +49,14 @@ from dicerl.runtime.messages import (
 
 WAIT = 0.2  # seconds for messages before the supervisor does its other work
 BATCHES_AHEAD = 2  # at most, sent to a learner and not trained yet
+
+
+class Best(NamedTuple):
+    """Parameters with the best evaluation, while an evaluator writes them."""
+
+    folder: Path
+    state: RunState
+    score: float
 
 
 class Supervisor:
@@ -60,6 +71,7 @@ class Supervisor:
         self._batches = self.coordinator.updates  # sent to learners
         self._feeding = True
         self._folder: Path | None = None  # of the checkpoint being written
+        self._best: Best | None = None  # being written
         # A resumed run must not repeat earlier random streams.
         self._incarnation = 0 if context.start is None else context.start.state.incarnation + 1
         self.learners = [LearnerChild() for _ in range(plan.num_learners)]
@@ -106,6 +118,13 @@ class Supervisor:
         self._transport.close()
         if self._folder is not None:
             checkpoint.discard(self._folder)
+        self._discard_best()
+
+    def _discard_best(self) -> None:
+        """Remove what an evaluator had begun to write."""
+        if self._best is not None:
+            checkpoint.discard(self._best.folder)
+            self._best = None
 
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -164,13 +183,8 @@ class Supervisor:
                 self._receive_from_actor(child, message)
             case _ if isinstance(child, LearnerChild):
                 self._receive_from_learner(child, message)
-            case Evaluated(result, version):
-                self._evaluator.evaluating = False
-                self.coordinator.evaluated(result, version)
-            case Alive():
-                pass
             case _:
-                raise TypeError(f"an evaluator sent {message!r}")
+                self._receive_from_evaluator(self._evaluator, message)
 
     def _crashed(self, child: Child, traceback: str) -> None:
         """Handle a bug. An actor's may be in its environment, and a new actor may do better; any
@@ -205,6 +219,7 @@ class Supervisor:
                 )
             case _:
                 self._evaluator.evaluating = False  # the next evaluation starts a new one
+                self._discard_best()
                 self.coordinator.event("evaluator_died", reason=reason)
                 self.coordinator.progress.say(f"the evaluator {reason}; this evaluation is skipped")
 
@@ -229,7 +244,7 @@ class Supervisor:
                 actor.wanted, actor.waits_since = count, time.monotonic()
             case Written(slots):
                 self.collector.receive(slots)
-                actor.lent = []
+                actor.lent = [slot for slot in actor.lent if slot not in slots]
             case EpisodesEnded(steps, episodes, wanted):
                 self._stepped(actor, steps)
                 self.coordinator.end_episodes(actor.number, episodes)
@@ -267,8 +282,9 @@ class Supervisor:
     def _lend_slots(self) -> None:
         for actor in sorted(self.actors, key=lambda a: a.waits_since):  # longest wait first
             if actor.wanted and self.collector.num_free:
-                actor.lent, actor.wanted = self.collector.lend(actor.wanted), 0
-                self._send(actor, Slots(actor.lent))
+                slots, actor.wanted = self.collector.lend(actor.wanted), 0
+                actor.lent += slots
+                self._send(actor, Slots(slots))
 
     def _actor_times(self) -> dict[str, float]:
         """The mean of the actors' times, by field name."""
@@ -324,21 +340,23 @@ class Supervisor:
         feeding, self._feeding = self._feeding, False
         self._until(lambda: not self._ahead())
         self._feeding = feeding
-        directory = self.coordinator.run.directory
-        try:
-            self._folder = checkpoint.begin(directory)
-        except OSError as error:
-            raise checkpoint.failed(directory, None, error) from error
+        self._folder = self._begin("checkpoints")
         self.coordinator.checkpoint_begins()
         self._ask(self.learners[0], Save(str(self._folder)))
+
+    def _begin(self, place: str) -> Path:
+        """A temporary folder for tensors."""
+        directory = self.coordinator.run.directory
+        try:
+            return checkpoint.begin(directory, place)
+        except OSError as error:
+            raise checkpoint.failed(directory, None, error) from error
 
     def _finish_checkpoint(self, steps_trained: int) -> None:
         c, folder = self.coordinator, self._folder
         assert folder is not None
         try:
-            checkpoint.finish(
-                folder, c.run.directory, c.synced_state(steps_trained, self._incarnation)
-            )
+            checkpoint.finish(folder, c.synced_state(steps_trained, self._incarnation))
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         c.saved()
@@ -351,9 +369,38 @@ class Supervisor:
             return
         if evaluator.handle is None:
             self._start(evaluator)
-        self.coordinator.evaluation_begins()
+        self.coordinator.evaluation_requested()
         evaluator.evaluating, evaluator.last_seen = True, time.monotonic()
-        self._send(evaluator, Evaluate(self.coordinator.behaviours.evaluation_region()))
+        self._send(evaluator, Evaluate())
+
+    def _receive_from_evaluator(self, evaluator: EvaluatorChild, message: Any) -> None:
+        c = self.coordinator
+        match message:
+            case Pulled(version):
+                self._send(evaluator, Play(c.evaluation_begins(version)))
+            case Evaluated(result):
+                best = c.evaluated(result)
+                if best is None:
+                    evaluator.evaluating = False
+                else:  # the evaluator still has the parameters
+                    self._best = Best(self._begin("best"), best, result["mean_return"])
+                    self._send(evaluator, Save(str(self._best.folder)))
+            case Saved():
+                assert self._best is not None
+                (folder, state, score), self._best = self._best, None
+                try:
+                    checkpoint.remove_others(checkpoint.finish(folder, state))
+                except OSError as error:
+                    raise checkpoint.failed(c.run.directory, folder, error) from error
+                c.best_kept(state, score)
+                evaluator.evaluating = False
+            case NotSaved(reason):
+                assert self._best is not None
+                raise checkpoint.failed(c.run.directory, self._best.folder, reason)
+            case Alive():
+                pass
+            case _:
+                raise TypeError(f"an evaluator sent {message!r}")
 
 
 def _split(total: int, parts: int) -> list[tuple[int, int]]:
