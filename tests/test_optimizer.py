@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import probe
+from dicerl.agent.weights import view
 from dicerl.config.presets import preset
 from dicerl.parts.optimizer import schedule, total_updates
 from probe import BURN_IN, gradients
@@ -102,3 +103,37 @@ def test_the_gradient_norm_is_told_before_it_is_clipped():
     assert learner.update(batch, diagnose=True)["gradient_norm"] == pytest.approx(norm, rel=1e-4)
     clipped = float(learner.gradient.norm())
     assert clipped == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_weight_decay_on_matrices_alone_is_two_groups_of_adamw():
+    """Beside torch's own AdamW with two parameter groups; a trainable tau, biases and LayerNorm
+    stay where a gradient of 0 leaves them.
+    """
+    changes = {"network.layer_norm": True, "behaviour.source": "trainable"}
+    learner, _ = probe.learner_and_batch(
+        **{"optimizer.decay": "matrices", "optimizer.weight_decay": 0.5, **changes},
+        **{"optimizer.learning_rate": 0.1, "optimizer.warmup": 0.0},
+    )
+    weights, o = learner.weights, learner.config.optimizer
+    twins = {name: x.detach().clone() for name, x in learner.network.named_parameters()}
+    groups = [
+        {"params": [x for x in twins.values() if x.dim() > 1], "weight_decay": 0.5},
+        {"params": [x for x in twins.values() if x.dim() < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=0.1, betas=(o.beta1, o.beta2), eps=o.eps)
+    gradient = torch.randn(weights.num_trained, generator=torch.Generator().manual_seed(0))
+    for name, x in twins.items():
+        x.grad = view(gradient, weights.layout, name).clone()
+    adamw.step()
+    learner.optimizer.step(weights, gradient)
+    assert {name for name, x in twins.items() if x.dim() < 2} >= {
+        "log_inv_temperature",
+        "value_head.bias",
+    }
+    for name, x in twins.items():
+        torch.testing.assert_close(weights[name], x, rtol=1e-5, atol=1e-7)
+    before = weights["value_head.bias"].clone(), weights["value_head.weight"].clone()
+    weights.moments.zero_()
+    learner.optimizer.step(weights, torch.zeros_like(gradient))
+    assert torch.equal(weights["value_head.bias"], before[0])
+    assert not torch.equal(weights["value_head.weight"], before[1])

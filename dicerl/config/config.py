@@ -20,6 +20,7 @@ ADDED = (
     ("env", "reward_unit"),
     ("bandit", "memory"),
     ("bandit", "min_visits"),
+    ("optimizer", "decay"),
     ("checkpoint", "exact"),
 )
 
@@ -265,6 +266,10 @@ class OptimizerConfig:
     )
     weight_decay: float = row(
         0.01, "annealed linearly to 0", range=(0, 10), paper="Weight Decay Rate"
+    )
+    decay: Literal["all", "matrices"] = row(
+        "all",
+        "what weight decay acts on: every parameter, or not biases, LayerNorm and a trainable tau",
     )
     beta1: float = row(0.9, "AdamW", range=(0, 0.9999999), paper="AdamW beta_1")
     beta2: float = row(0.98, "AdamW", range=(0, 0.9999999), paper="AdamW beta_2")

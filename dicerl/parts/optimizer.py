@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -62,6 +63,11 @@ class Optimizer:
         # schedules end with the run.
         full = self.config.sequence.batch * self.config.sequence.length
         rates = schedule(self.config, weights.steps_trained / full, self.total)
+        decay = rates.weight_decay
+        if o.decay == "matrices":  # p -= rate * decay * p, as AdamW does, where p is in a matrix
+            for matrix in self._matrices(weights):
+                matrix.mul_(1.0 - rates.learning_rate * decay)
+            decay = 0.0
         adamw(
             [weights.vector[: weights.num_trained]],
             [gradient],
@@ -75,7 +81,14 @@ class Optimizer:
             beta1=o.beta1,
             beta2=o.beta2,
             lr=rates.learning_rate,
-            weight_decay=rates.weight_decay,
+            weight_decay=decay,
             eps=o.eps,
         )
         return rates
+
+    @staticmethod
+    def _matrices(weights: Weights) -> Iterator[Tensor]:
+        """The weights of dense layers, convolutions and the LSTM."""
+        for name, place in weights.layout.items():
+            if place.offset < weights.num_trained and len(place.shape) > 1:
+                yield weights[name]
