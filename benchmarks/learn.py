@@ -68,6 +68,17 @@ BENCHMARKS: dict[str, list[list[str]]] = {
         ["dicerl.envs.toy:Catch-v0", "--preset", "classic", "--frames", "60000", "--seed", str(s)]
         for s in range(3)
     ],
+    # One preset, rewards of any scale (scaled.py); CartPole's returns are 500 times the factor.
+    "scales": [
+        ["scaled:CartPole_x" + factor + "-v0", "--seed", str(s)]
+        for s in range(5)
+        for factor in ("0.001", "0.01", "0.1", "1", "10", "100", "1000")
+    ]
+    + [
+        ["scaled:Catch_x" + factor + "-v0", "--frames", "45000", "--seed", str(s)]
+        for s in range(5)
+        for factor in ("0.01", "1", "100")
+    ],
     "minatar": minatar(("dice", "baseline")),
     "minatar_ablation": minatar(("random", "entropy")),
     # To compare with dice of "minatar".
@@ -173,6 +184,7 @@ def run(arguments: list[str]) -> dict[str, object]:
             capture_output=True,
             text=True,
             check=False,
+            cwd=ROOT / "benchmarks",  # where scaled.py is
         )
         if done.returncode != 0:
             return {"command": " ".join(command), "failed": done.stderr.strip()[-500:]}
