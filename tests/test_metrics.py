@@ -145,10 +145,12 @@ def test_the_progress_line():
             "entropy": 0.20449,
             "policy_lag": 1.72,
             "favoured": lambda: {"inv_temperature": (1.0, 2.0), "weight_low": (0.25, 0.5)},
+            "at_end": lambda: ["weight_low"],
         }
     )
     assert out.getvalue() == (
         "frames 1,000 of 30,000  frames/s 0  time left –  return, recent 7.12  best 7.12"
         "  evaluation, best –  entropy 0.204  1/tau favoured 1.00–2.00"
-        "  weight low favoured 0.25–0.50  policy lag 1.7  updates 1,234  episodes 56  loss –\n"
+        "  weight low favoured 0.25–0.50 (end of range)  policy lag 1.7  updates 1,234"
+        "  episodes 56  loss –\n"
     )

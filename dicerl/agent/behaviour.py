@@ -122,6 +122,16 @@ class Behaviours:
             favoured[name] = min(one, other), max(one, other)  # eps falls where x rises
         return favoured
 
+    def at_end(self) -> list[str]:
+        """The numbers whose best region is the last tile where the policy is greediest: better ones
+        may lie beyond the range that is searched.
+        """
+        tables = self.votes[0].votes
+        pairs = zip(self.names, tables, self.best_region(), strict=True)
+        return [
+            name for name, vote, (low, high) in pairs if high >= vote.bandits[0].right and low > 0
+        ]
+
     def state_dict(self) -> dict[str, Any]:
         """The state of all votes, as a JSON value."""
         return {

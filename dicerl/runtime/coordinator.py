@@ -139,6 +139,7 @@ class Coordinator:
             "elapsed": self.elapsed,
             "episodes": self._state.episodes,
             **self._favoured(),
+            "favoured_at_end": float(bool(self.behaviours.at_end())),
         }
         recent = self._recent_return()
         if recent is not None:
@@ -266,6 +267,7 @@ class Coordinator:
             "best_evaluation": self._state.best_evaluation,
             # passed as a callable: it takes longer than everything else here
             "favoured": self.behaviours.favoured,
+            "at_end": self.behaviours.at_end,
         }
         self.progress.update(values, force)
 
