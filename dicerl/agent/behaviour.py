@@ -147,12 +147,15 @@ class Behaviours:
 
 
 def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
-    """The tile with the best value, averaged over votes, among those that any vote visited."""
-    visited = np.sum([v.counts() for v in votes], axis=0) > 0
-    if not visited.any():
+    """The tile with the best value, averaged over votes, among those that all votes together
+    visited often enough.
+    """
+    counts = np.sum([v.counts() for v in votes], axis=0)
+    if not counts.any():
         return votes[0].best_region()
+    known = counts >= min(votes[0].min_visits, counts.max())
     values = np.mean([v.values() for v in votes], axis=0)
-    return votes[0].bandits[0].edges(int(np.argmax(np.where(visited, values, -np.inf))))
+    return votes[0].bandits[0].edges(int(np.argmax(np.where(known, values, -np.inf))))
 
 
 def draw_behaviour(
