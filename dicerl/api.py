@@ -175,7 +175,8 @@ class Agent:
 
 def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = None) -> Agent:
     """Load the agent of a run's newest checkpoint, or of one checkpoint
-    (``runs/x/checkpoints/1000``). A run that was trained with ``make_env`` needs it again.
+    (``runs/x/checkpoints/1000``, ``runs/x/best/1000``). A run that was trained with ``make_env``
+    needs it again.
     """
     if isinstance(run_or_checkpoint, Run):
         run_or_checkpoint = run_or_checkpoint.directory

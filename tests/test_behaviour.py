@@ -192,3 +192,12 @@ def test_after_many_returns_only_the_initial_distribution_is_uniform_in_x(source
     assert (chi_square(x[500:]) < 43.8) is uniform
     if not uniform:
         assert chi_square(x[500:]) > 300
+
+
+def test_a_region_at_the_greedy_end_is_said():
+    behaviours = Behaviours(preset("paper"), 1)
+    assert behaviours.at_end() == []  # nothing is known yet
+    for x, expected in ((0.01, []), (MAX_X - 0.01, ["inv_temperature"]), (2.0, [])):
+        for _ in range(200):
+            behaviours.update(Behaviour((x,), (0.0,)), 10.0 if x == 2.0 else x)
+        assert behaviours.at_end() == expected, x

@@ -11,6 +11,7 @@ import pytest
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.parts.actor import Episode
+from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
@@ -154,7 +155,7 @@ def test_an_evaluation_is_of_the_moment_it_began(make):
         state = coordinator.evaluated(evaluation(score))
         if state is not None:
             assert (state.updates, state.temperatures) == (version, votes)
-            coordinator.best_kept(state, score)
+            coordinator.best_kept(state)
             best.append((version, state.frames))
     coordinator.metrics.sync()
     written = [(line["version"], line["frames"]) for line in lines(coordinator, "evaluation")]
@@ -170,7 +171,7 @@ def test_a_run_continues_with_what_its_checkpoint_held(make):
     first.end_episodes(0, episodes(first, 2.0, 8.0))
     first.evaluation_requested()
     first.evaluation_begins(0)
-    first.best_kept(first.evaluated(evaluation(3.0)), 3.0)
+    first.best_kept(first.evaluated(evaluation(3.0)))
     first.trained(None)
     first.checkpoint_begins()
     state = first.synced_state(steps_trained=70, incarnation=2)
@@ -192,3 +193,20 @@ def test_a_run_continues_with_what_its_checkpoint_held(make):
     assert [line["event"] for line in lines(again, "event")] == ["start", "resume"]
     again.close()
     assert again.run.summary["recent_return"] == 5.0
+
+
+@pytest.mark.parametrize(("known", "stays"), [(7, True), (3, False), (None, False)])
+def test_a_best_that_the_checkpoint_does_not_know_is_forgotten(make, known, stays):
+    """Otherwise one that is worse could replace it, or be taken for it."""
+    first = make()
+    kept = dataclasses.replace(first.synced_state(0, 0), updates=7)
+    checkpoint.save_best(first.run.directory, {}, kept)
+    score = None if known is None else 5.0
+    start = dataclasses.replace(
+        first.synced_state(0, 0), best_evaluation=score, best_checkpoint=known
+    )
+    first.close()
+    state = make(start).synced_state(0, 0)
+    assert (checkpoint.best_of(first.run.directory) is not None) == stays
+    expected = (5.0, 7) if stays else (None, None)
+    assert (state.best_evaluation, state.best_checkpoint) == expected

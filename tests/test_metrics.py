@@ -53,10 +53,10 @@ def test_a_full_disk_is_named_with_the_file(tmp_path, write):
 
 
 def test_an_evaluation_that_cannot_be_written_is_named_and_stays_in_the_metrics(tmp_path):
+    metrics = Metrics(tmp_path, tensorboard=False)
     (tmp_path / "evaluations.jsonl").write_text(
         json.dumps({"frames": 0, "text": "x" * 3000}) + "\n"
     )
-    metrics = Metrics(tmp_path, tensorboard=False)
     with (
         files_of_at_most(3000),
         pytest.raises(
@@ -145,10 +145,24 @@ def test_the_progress_line():
             "entropy": 0.20449,
             "policy_lag": 1.72,
             "favoured": lambda: {"inv_temperature": (1.0, 2.0), "weight_low": (0.25, 0.5)},
+            "at_end": lambda: ["weight_low"],
         }
     )
     assert out.getvalue() == (
         "frames 1,000 of 30,000  frames/s 0  time left –  return, recent 7.12  best 7.12"
         "  evaluation, best –  entropy 0.204  1/tau favoured 1.00–2.00"
-        "  weight low favoured 0.25–0.50  policy lag 1.7  updates 1,234  episodes 56  loss –\n"
+        "  weight low favoured 0.25–0.50 (end of range)  policy lag 1.7  updates 1,234"
+        "  episodes 56  loss –\n"
     )
+
+
+def test_evaluations_are_those_that_a_resumed_run_keeps_in_its_metrics(tmp_path):
+    """One that began before the checkpoint and ended after it is repeated, so it is in neither."""
+    first = Metrics(tmp_path, tensorboard=False)
+    first.write("evaluation", COUNTERS, {"mean_return": 1.0})
+    offset = first.sync()
+    first.write("evaluation", COUNTERS, {"mean_return": 2.0})
+    first.close()
+    Metrics(tmp_path, tensorboard=False, offset=offset, frames=10**6).close()
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert [line["mean_return"] for line in read_lines(tmp_path / name)] == [1.0], name

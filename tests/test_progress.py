@@ -30,6 +30,7 @@ def values(frames, **more):
         "updates": frames // 10,
         "episodes": 3,
         "favoured": lambda: {"inv_temperature": (1.0, 2.5)},
+        "at_end": list,
         **more,
     }
 

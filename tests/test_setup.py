@@ -107,4 +107,4 @@ def test_what_the_machine_is_used_for(
     plan = setup.plan(config, specs[spec])
     assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
     batches, envs = plan.num_learners * config.sequence.batch, config.runtime.num_envs
-    assert plan.capacity == (max(batches, envs) if plan.num_actors > 1 else batches + envs)
+    assert plan.capacity == max(batches + envs // plan.num_actors, envs)

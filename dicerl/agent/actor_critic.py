@@ -25,6 +25,7 @@ from dicerl.envs.base import EnvSpec
 
 SCALE_RATE = 0.01  # per update, of A's running deviation over actions
 SCALE_FLOOR = 1e-6
+SMALLEST, LARGEST = 1e-36, 1e36  # mean square of returns that float32 can hold
 SIZE_RATE = 0.01  # at least, per update with a reward, of the running size of returns
 
 
@@ -230,7 +231,8 @@ class ActorCritic:
         size = weights["return_size"]
         before, batches = size.tolist()
         rate = max(1.0 / (batches + 1), SIZE_RATE)
-        now = before + rate * (float(np.square(seen).mean()) - before)
+        square = float(np.square(seen, dtype=np.float64).mean())
+        now = before + rate * (min(max(square, SMALLEST), LARGEST) - before)
         size.copy_(torch.tensor([now, batches + 1]))
         if batches:
             ratio = math.sqrt(before / now)

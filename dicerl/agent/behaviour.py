@@ -122,6 +122,16 @@ class Behaviours:
             favoured[name] = min(one, other), max(one, other)  # eps falls where x rises
         return favoured
 
+    def at_end(self) -> list[str]:
+        """The numbers whose best region is the last tile where the policy is greediest: better ones
+        may lie beyond the range that is searched.
+        """
+        tables = self.votes[0].votes
+        pairs = zip(self.names, tables, self.best_region(), strict=True)
+        return [
+            name for name, vote, (low, high) in pairs if high >= vote.bandits[0].right and low > 0
+        ]
+
     def state_dict(self) -> dict[str, Any]:
         """The state of all votes, as a JSON value."""
         return {
@@ -137,12 +147,15 @@ class Behaviours:
 
 
 def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
-    """The tile with the best value, averaged over votes, among those that any vote visited."""
-    visited = np.sum([v.counts() for v in votes], axis=0) > 0
-    if not visited.any():
+    """The tile with the best value, averaged over votes, among those that all votes together
+    visited often enough.
+    """
+    counts = np.sum([v.counts() for v in votes], axis=0)
+    if not counts.any():
         return votes[0].best_region()
+    known = counts >= min(votes[0].min_visits, counts.max())
     values = np.mean([v.values() for v in votes], axis=0)
-    return votes[0].bandits[0].edges(int(np.argmax(np.where(visited, values, -np.inf))))
+    return votes[0].bandits[0].edges(int(np.argmax(np.where(known, values, -np.inf))))
 
 
 def draw_behaviour(

@@ -197,6 +197,10 @@ class BanditVote:
     ) -> None:
         if num_bandits < 1:
             raise ValueError(f"num_bandits is {num_bandits}; it must be at least 1")
+        if min_visits < 1 or memory < 0:
+            raise ValueError(
+                f"a vote needs min_visits >= 1 and memory >= 0; got {min_visits} and {memory}"
+            )
         self.min_visits = min_visits
         self._baseline = Baseline(memory) if memory else None
         self._rng = np.random.default_rng(seed)
@@ -255,8 +259,8 @@ class BanditVote:
 
     def values(self) -> Floats:
         """The value of each tile, in returns: the average over the bandits.    [K]"""
-        mean = 0.0 if self._baseline is None else self._baseline.mean
-        return np.asarray(np.mean([bandit.values() for bandit in self.bandits], axis=0)) + mean
+        removed = 0.0 if self._baseline is None else self._baseline.mean + self._baseline.drift
+        return np.asarray(np.mean([bandit.values() for bandit in self.bandits], axis=0)) + removed
 
     def counts(self) -> NDArray[np.int64]:
         """Visits of each tile.    [K]"""
@@ -270,7 +274,7 @@ class BanditVote:
         most = int(first.counts.max())
         if not most:
             return first.left, first.right
-        known = first.counts >= min(max(self.min_visits, 1), most)
+        known = first.counts >= min(self.min_visits, most)
         return first.edges(int(np.argmax(np.where(known, self.values(), -np.inf))))
 
     def describe(self) -> list[dict[str, Any]]:

@@ -187,10 +187,8 @@ def build(config: Config, capacity: int) -> Collector:
 
 
 def default_capacity(batch: int, num_envs: int, num_learners: int, num_actors: int) -> int:
-    """The default number of slots. Several actors share one for each window under way: while one
-    waits for its slots, another acts, and no sequence waits for long. A single one has a batch for
-    each learner beside its windows, so that learners do not wait while it acts.
+    """The default number of slots: one for each environment, so that no sequence waits for long,
+    but at least a batch for each learner beside the windows of one actor, so that learners do not
+    wait while it acts.
     """
-    if num_actors > 1:
-        return max(num_learners * batch, num_envs)
-    return num_learners * batch + num_envs
+    return max(num_learners * batch + num_envs // num_actors, num_envs)

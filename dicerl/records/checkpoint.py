@@ -42,8 +42,8 @@ def _numbered(root: Path) -> list[Path]:
 
 def best_of(run_dir: Path) -> Path | None:
     """The folder of the parameters with the best evaluation, if there is one yet."""
-    found = _numbered(run_dir / "best")
-    return max(found, key=lambda path: path.stat().st_mtime_ns) if found else None
+    # two while a better one replaces it: the later is the better
+    return max(_numbered(run_dir / "best"), key=lambda path: int(path.name), default=None)
 
 
 def begin(run_dir: Path, place: str = "checkpoints") -> Path:
@@ -117,11 +117,10 @@ def failed(run_dir: Path, folder: Path | None, reason: object) -> CheckpointErro
     """
     if folder is not None:
         discard(folder)
+    place = run_dir / "checkpoints" if folder is None else folder.parent
     whole = checkpoints_of(run_dir)
     kept = f"{whole[-1]} is complete and kept" if whole else "no earlier checkpoint exists"
-    return CheckpointError(
-        f"the checkpoint could not be written to {run_dir / 'checkpoints'}: {reason}; {kept}"
-    )
+    return CheckpointError(f"the checkpoint could not be written to {place}: {reason}; {kept}")
 
 
 def remove_others(folder: Path) -> None:
@@ -132,13 +131,13 @@ def remove_others(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of an unfinished checkpoint."""
+    """Remove a folder of tensors, finished or not."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def prune(run_dir: Path, keep: int, best: int | None) -> None:
-    """Remove all checkpoints but the newest ``keep`` and the best evaluated one, at update
-    ``best``.
+    """Remove all checkpoints but the newest ``keep`` and, in a run from before there was ``best/``,
+    the best evaluated one, at update ``best``.
     """
     for path in checkpoints_of(run_dir)[:-keep]:
         if int(path.name) != best:

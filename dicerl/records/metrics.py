@@ -33,7 +33,7 @@ class Metrics:
             cut(self._path, offset)
             self._file = self._path.open("a", buffering=1 << 16)
         with _writing(self._evaluations):
-            cut_evaluations(self._evaluations, frames)
+            copy_evaluations(self._path, self._evaluations)
         self._last_flush = time.monotonic()
         self._tensorboard = None
         self._excepthook = threading.excepthook
@@ -129,14 +129,17 @@ def cut(path: Path, offset: int) -> None:
         file.truncate(offset)
 
 
-def cut_evaluations(path: Path, frames: int) -> None:
-    """Drop evaluations after the checkpoint's ``frames`` (metrics.discarded.jsonl has them too)."""
-    if not path.exists():
+def copy_evaluations(metrics: Path, evaluations: Path) -> None:
+    """Write the evaluation lines of metrics.jsonl, after its cut, to evaluations.jsonl again."""
+    if not evaluations.exists():
         return
-    kept = [line for line in read_lines(path) if line["frames"] <= frames]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    temporary.replace(path)
+    kept: list[bytes] = []
+    if metrics.exists():
+        with metrics.open("rb") as file:
+            kept = [line for line in file if line.startswith(b'{"kind": "evaluation"')]
+    temporary = evaluations.with_suffix(".tmp")
+    temporary.write_bytes(b"".join(kept))
+    temporary.replace(evaluations)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -83,8 +83,9 @@ class Progress:
         recent = values.get("recent_return")
         if recent is not None and (self._best is None or recent > self._best):
             self._best = recent
+        at_end = values["at_end"]()
         favoured = [
-            (label(name), f"{low:.2f}–{high:.2f}")
+            (label(name), f"{low:.2f}–{high:.2f}" + " (end of range)" * (name in at_end))
             for name, (low, high) in values["favoured"]().items()
         ]
         cells = [

@@ -221,6 +221,7 @@ TRAIN = Kind(
         # temperatures
         BATCH_MEAN,
         FAVOURED,
+        Field("favoured_at_end", "0 or 1", "1: that region is the greedy end of what is searched"),
         Field("tile_values", "list of returns", "Value of every tile of the first vote"),
         Field("tile_visits", "list of episodes", "Episodes that fell into every tile of it so far"),
         TILE_VALUES,

@@ -152,7 +152,9 @@ class RunData:
         counted = [line for line in lines if np.isfinite(number(line.get("frames")))]
         self._tail = {"event": lines[-1].get("event") if lines else None}
         if counted:
-            self._tail |= {"frames": counted[-1]["frames"], "time": counted[-1].get("time")}
+            # an evaluation's frames are those at its beginning, some lines before
+            frames = max(line["frames"] for line in counted)
+            self._tail |= {"frames": frames, "time": counted[-1].get("time")}
         if evaluated and np.isfinite(number(evaluated[-1].get("mean_return"))):
             last = evaluated[-1]
             self._tail |= {

@@ -48,6 +48,7 @@ class Coordinator:
             config_hash=config.hash(),
             serial=None,
         )
+        self._forget_lost_best()
         self.behaviours = Behaviours(config, plan.num_actors)
         if start is not None:
             self.behaviours.load_state_dict(start.temperatures)
@@ -139,6 +140,7 @@ class Coordinator:
             "elapsed": self.elapsed,
             "episodes": self._state.episodes,
             **self._favoured(),
+            "favoured_at_end": float(bool(self.behaviours.at_end())),
         }
         recent = self._recent_return()
         if recent is not None:
@@ -207,12 +209,26 @@ class Coordinator:
         self._last_evaluation = result
         self.metrics.write("evaluation", counters, {**result, "version": state.updates})
         self.progress.say(f"evaluation at {counters['frames']:,} frames: {summary_line(result)}")
-        best = self._state.best_evaluation
-        return state if best is None or result["mean_return"] > best else None
+        best, score = self._state.best_evaluation, result["mean_return"]
+        if best is not None and score <= best:
+            return None
+        return dataclasses.replace(state, best_evaluation=score, best_checkpoint=state.updates)
 
-    def best_kept(self, state: RunState, score: float) -> None:
+    def best_kept(self, state: RunState) -> None:
         """Record that ``state`` and its parameters are kept as the best."""
-        self._state.best_evaluation, self._state.best_checkpoint = score, state.updates
+        self._state.best_evaluation = state.best_evaluation
+        self._state.best_checkpoint = state.best_checkpoint
+
+    def _forget_lost_best(self) -> None:
+        """Remove a best that was kept after the checkpoint this run continues from: its evaluation
+        is repeated.
+        """
+        kept, known = checkpoint.best_of(self.run.directory), self._state.best_checkpoint
+        if kept is not None and int(kept.name) != known:
+            checkpoint.discard(kept.parent)
+            known = None
+        if known is None:
+            self._state.best_evaluation = self._state.best_checkpoint = None
 
     # --- checkpoints
 
@@ -266,6 +282,7 @@ class Coordinator:
             "best_evaluation": self._state.best_evaluation,
             # passed as a callable: it takes longer than everything else here
             "favoured": self.behaviours.favoured,
+            "at_end": self.behaviours.at_end,
         }
         self.progress.update(values, force)
 

@@ -1,8 +1,8 @@
-"""One process: actor and learner take turns. Bit-for-bit reproducible from a seed, and from a
-checkpoint.
+"""One process: actor and learner take turns. Bit-for-bit reproducible from a seed and, with
+``checkpoint.exact``, from a checkpoint.
 
-An environment's inner state cannot be saved in general, so in this runtime a checkpoint is also a
-restart: right after a window of every environment was sent, the checkpoint is written and all
+An environment's inner state cannot be saved in general, so an exact checkpoint is also a restart:
+right after a window of every environment was sent, the checkpoint is written and all
 environments are reset with seeds derived from the update count. Nothing is lost (every step taken
 is in a sent window), and unfinished episodes are not reported. A run that is killed and resumed
 from such a checkpoint does exactly what it would have done anyway; a stop by Ctrl-C writes one more
@@ -178,7 +178,7 @@ class SerialRuntime:
         if best is not None:
             tensors = {"model": self.learner.network.state_dict()}
             checkpoint.save_best(c.run.directory, tensors, best)
-            c.best_kept(best, result["mean_return"])
+            c.best_kept(best)
 
     def _save(self) -> None:
         """Write a checkpoint between two windows: what the learner, the vote and the queued

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dicerl.errors import DicerlError
 from dicerl.parts import collector
@@ -51,14 +51,6 @@ WAIT = 0.2  # seconds for messages before the supervisor does its other work
 BATCHES_AHEAD = 2  # at most, sent to a learner and not trained yet
 
 
-class Best(NamedTuple):
-    """Parameters with the best evaluation, while an evaluator writes them."""
-
-    folder: Path
-    state: RunState
-    score: float
-
-
 class Supervisor:
     """A Runtime over any transport."""
 
@@ -71,7 +63,8 @@ class Supervisor:
         self._batches = self.coordinator.updates  # sent to learners
         self._feeding = True
         self._folder: Path | None = None  # of the checkpoint being written
-        self._best: Best | None = None  # being written
+        # folder and state of the best evaluated parameters, while an evaluator writes them
+        self._best: tuple[Path, RunState] | None = None
         # A resumed run must not repeat earlier random streams.
         self._incarnation = 0 if context.start is None else context.start.state.incarnation + 1
         self.learners = [LearnerChild() for _ in range(plan.num_learners)]
@@ -108,7 +101,8 @@ class Supervisor:
             self._until(lambda: not self.learners[0].asked)
             self._evaluate()
             self._until(lambda: not self._evaluator.evaluating)
-        self._until(lambda: self._folder is None)
+        self._until(lambda: self._folder is None and self._best is None)
+        self._end(self._evaluator)  # nothing is evaluated that the last checkpoint does not know
         self._save()
         self._until(lambda: self._folder is None)
         return complete
@@ -123,7 +117,7 @@ class Supervisor:
     def _discard_best(self) -> None:
         """Remove what an evaluator had begun to write."""
         if self._best is not None:
-            checkpoint.discard(self._best.folder)
+            checkpoint.discard(self._best[0])
             self._best = None
 
     def _until(self, done: Callable[[], bool]) -> None:
@@ -383,20 +377,20 @@ class Supervisor:
                 if best is None:
                     evaluator.evaluating = False
                 else:  # the evaluator still has the parameters
-                    self._best = Best(self._begin("best"), best, result["mean_return"])
-                    self._send(evaluator, Save(str(self._best.folder)))
+                    self._best = self._begin("best"), best
+                    self._send(evaluator, Save(str(self._best[0])))
             case Saved():
                 assert self._best is not None
-                (folder, state, score), self._best = self._best, None
+                (folder, state), self._best = self._best, None
                 try:
                     checkpoint.remove_others(checkpoint.finish(folder, state))
                 except OSError as error:
                     raise checkpoint.failed(c.run.directory, folder, error) from error
-                c.best_kept(state, score)
+                c.best_kept(state)
                 evaluator.evaluating = False
             case NotSaved(reason):
                 assert self._best is not None
-                raise checkpoint.failed(c.run.directory, self._best.folder, reason)
+                raise checkpoint.failed(c.run.directory, self._best[0], reason)
             case Alive():
                 pass
             case _:

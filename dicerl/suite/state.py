@@ -22,6 +22,7 @@ WRITTEN = (
     "evaluations.jsonl",
     "tensorboard",
     "checkpoints",
+    "best",
     "run.lock",
 )
 TAIL = 1 << 14  # bytes at the end of metrics.jsonl, enough to hold a whole line
@@ -100,7 +101,8 @@ def now(run: SuiteRun) -> dict[str, Any]:
             line = json.loads(raw)
         except ValueError:
             continue
-        if isinstance(line, dict) and "frames" in line:
+        # an evaluation's frames are those at its beginning, some lines before
+        if isinstance(line, dict) and "frames" in line and line.get("kind") != "evaluation":
             return line
     return {}
 
