@@ -130,12 +130,13 @@ def test_a_learner_with_threads_is_reproducible_too(tmp_path):
     assert ends[0] == ends[1]
 
 
+SHORT = {"frames": 1600, "checkpoint.every": 200, "evaluation.every": 0, "log_every": 50}
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_only_exact_checkpoints_hide_episodes(tmp_path, exact):
     """Every step is in an episode that is reported, or in one that still runs at the end."""
-    made = config(
-        **{"checkpoint.exact": exact, "checkpoint.every": 200, "run_dir": str(tmp_path / "run")}
-    )
+    made = config(**{**SHORT, "checkpoint.exact": exact, "run_dir": str(tmp_path / "run")})
     run = train(made, quiet=True)
     played = sum(line["length"] for line in lines(run.directory, "episode"))
     hidden = run.summary["agent_steps"] - played
@@ -144,7 +145,7 @@ def test_only_exact_checkpoints_hide_episodes(tmp_path, exact):
 
 
 def test_a_run_that_is_not_exact_continues_from_its_checkpoint(tmp_path):
-    made = config(**{"checkpoint.exact": False, "run_dir": str(tmp_path / "run")})
+    made = config(**{**SHORT, "checkpoint.exact": False, "run_dir": str(tmp_path / "run")})
     run = train(made, quiet=True)
     state = run.newest_checkpoint().state
     rewind(run.directory, tmp_path / "copy", 3)
