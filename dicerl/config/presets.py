@@ -43,7 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "evaluation.episodes": 4,
         "checkpoint.every": 500_000,
         # Near-greedy policies change with every update: 10 updates of lag left a mean ratio of 0.5
-        # to 0.8, 1 to 2 leave it near 1.
+        # to 0.8, 1 to 2 leave it near 1. With these, lag is about 2 in `serial`, 2.9 in `process`.
         "runtime.push_every": 1,
         "runtime.pull_every": 8,
     },
