@@ -157,7 +157,7 @@ def test_the_progress_line():
 
 
 def test_evaluations_are_those_that_a_resumed_run_keeps_in_its_metrics(tmp_path):
-    """One that began before the checkpoint and ended after it is repeated, so it is in neither."""
+    """One that began before the checkpoint and ended after it is in neither."""
     first = Metrics(tmp_path, tensorboard=False)
     first.write("evaluation", COUNTERS, {"mean_return": 1.0})
     offset = first.sync()

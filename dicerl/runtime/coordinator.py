@@ -220,8 +220,8 @@ class Coordinator:
         self._state.best_checkpoint = state.best_checkpoint
 
     def _forget_lost_best(self) -> None:
-        """Remove a best that was kept after the checkpoint this run continues from: its evaluation
-        is repeated.
+        """Remove a best that was kept after the checkpoint this run continues from: the line of its
+        evaluation is cut from the metrics, too.
         """
         kept, known = checkpoint.best_of(self.run.directory), self._state.best_checkpoint
         if kept is not None and int(kept.name) != known:
