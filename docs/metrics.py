@@ -30,7 +30,8 @@ Three counters are in every line:
 - **`updates`** counts the learner's batches. Each is one step of the optimizer.
 
 The unit *return* is the sum of an episode's raw rewards. A *shaped return* is what the learner
-sees: discounted, after `env.reward_shape` and `env.reward_scale`. A *share* lies between 0 and 1.
+sees: discounted, after `env.reward_shape` and `env.reward_scale`; all but `return_size` itself are
+over `return_size` where there is one. A *share* lies between 0 and 1.
 """
 
 NUMBERS_TEXT = """\
