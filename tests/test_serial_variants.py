@@ -110,6 +110,20 @@ def test_a_variant_goes_on_from_a_checkpoint_exactly(tmp_path, name):
         assert trained[0][-1]["replayed_fraction"] > 0.3
 
 
+def test_replay_is_in_exact_checkpoints_only(tmp_path):
+    """Kept sequences are most of a checkpoint; a resumed run fills its replay anew."""
+    fields = {"frames": 900, "checkpoint.every": 300, "checkpoint.exact": False}
+    directory = tmp_path / "run"
+    changes = {**fields, **VARIANTS["replay"]}
+    train(config("dicerl.envs.toy:Catch-v0", run_dir=str(directory), **changes), quiet=True)
+    updates = rewind(directory, tmp_path / "copy", 0)
+    state = json.loads((tmp_path / f"copy/checkpoints/{updates}/state.json").read_text())
+    assert state["serial"]["kept"] == 0
+    resume(tmp_path / "copy", quiet=True)
+    for ended in (directory, tmp_path / "copy"):
+        assert lines(ended, "train", ())[-1]["kept_sequences"] > 0
+
+
 def test_a_learner_with_threads_is_reproducible_too(tmp_path):
     ends = []
     for name in ("a", "b"):

@@ -147,6 +147,7 @@ _IMPALA = {
     "loss.entropy": 0.01,
     "loss.rho_bar": 1.0,
     "loss.c_bar": 1.0,
+    "collector.replay": 0.0,
 }
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

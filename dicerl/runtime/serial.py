@@ -182,10 +182,12 @@ class SerialRuntime:
 
     def _save(self) -> None:
         """Write a checkpoint between two windows: what the learner, the vote and the queued
-        sequences need to continue exactly.
+        sequences need to continue; sequences kept for replay, by far the most of it, only if
+        exactly.
         """
         self.learner.publish()  # the restart that follows pulls these parameters
-        pending, kept = self.collector.pending(), self.collector.kept()
+        pending = self.collector.pending()
+        kept = self.collector.kept() if self.config.checkpoint.exact else []
         sequences = self.store.read([slot for slot, _ in pending] + kept) if pending or kept else {}
         serial = SerialState(
             actor=self.actor.state_dict(),
