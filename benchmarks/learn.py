@@ -25,11 +25,11 @@ from threading import Lock
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-MINATAR = ("Breakout", "Asterix", "SpaceInvaders")
+MINATAR = ("Breakout", "Asterix", "SpaceInvaders", "Freeway", "Seaquest")
 
 
 def minatar(
-    variants: tuple[str, ...], games: tuple[str, ...] = MINATAR, *more: str
+    variants: tuple[str, ...], games: tuple[str, ...], *more: str, seeds: int = 3
 ) -> list[list[str]]:
     return [
         [
@@ -42,7 +42,7 @@ def minatar(
             "--seed",
             str(seed),
         ]
-        for seed in range(3)
+        for seed in range(seeds)
         for variant in variants
         for game in games
     ]
@@ -79,8 +79,14 @@ BENCHMARKS: dict[str, list[list[str]]] = {
         for s in range(5)
         for factor in ("0.01", "1", "100")
     ],
-    "minatar": minatar(("dice", "baseline")),
-    "minatar_ablation": minatar(("random", "entropy")),
+    "minatar": minatar(("dice",), MINATAR, seeds=5),
+    # To compare with those of "minatar".
+    "minatar_ablation": minatar(("baseline", "random", "entropy"), MINATAR[:3]),
+    "minatar_scales": [
+        ["scaled:Breakout_x" + factor + "-v0", "--preset", "minatar", "--seed", str(s)]
+        for s in range(5)
+        for factor in ("0.01", "100")
+    ],
     # To compare with dice of "minatar".
     "minatar_families": minatar(
         ("casa", "mixture", "epsilon", "conditioned"), ("Breakout", "Asterix")

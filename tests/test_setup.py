@@ -106,5 +106,6 @@ def test_what_the_machine_is_used_for(
     )
     plan = setup.plan(config, specs[spec])
     assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
-    batches, envs = plan.num_learners * config.sequence.batch, config.runtime.num_envs
-    assert plan.capacity == max(batches + envs // plan.num_actors, envs)
+    new, envs = config.sequence.batch - config.replayed, config.runtime.num_envs
+    kept = config.collector.replay_capacity + config.sequence.batch if config.replayed else 0
+    assert plan.capacity - kept == max(plan.num_learners * new + envs // plan.num_actors, envs)

@@ -187,8 +187,8 @@ def build(config: Config, capacity: int) -> Collector:
 
 
 def default_capacity(batch: int, num_envs: int, num_learners: int, num_actors: int) -> int:
-    """The default number of slots: one for each environment, so that no sequence waits for long,
-    but at least a batch for each learner beside the windows of one actor, so that learners do not
-    wait while it acts.
+    """The default number of slots for new sequences: one for each environment, so that none waits
+    for long, but at least a batch (its new sequences) for each learner beside the windows of one
+    actor, so that learners do not wait while it acts.
     """
     return max(num_learners * batch + num_envs // num_actors, num_envs)

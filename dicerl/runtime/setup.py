@@ -95,7 +95,7 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         threads = config.runtime.learner_threads or (1 if small else max(1, count // learners))
     threads = min(threads, config.sequence.batch)
     capacity = config.collector.capacity or default_capacity(
-        config.sequence.batch, config.runtime.num_envs, learners, actors
+        config.sequence.batch - config.replayed, config.runtime.num_envs, learners, actors
     )
     if config.replayed:
         # kept sequences in a batch under way cannot make room
