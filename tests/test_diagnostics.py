@@ -121,3 +121,13 @@ def test_the_policy_lag_is_measured_for_every_batch():
     assert reported["policy_lag"] == pytest.approx(np.mean([100 - 90, 101 - 80, 102 - 95]))
     assert reported["policy_lag_max"] == 101 - 80
     assert learner.update(batch, diagnose=True)["policy_lag_max"] == 103 - 95
+
+
+def test_the_policy_lag_is_that_of_new_sequences():
+    """A batch holds its new sequences first; replayed ones are old by design."""
+    learner, batch = probe.learner_and_batch(**{"collector.replay": 0.5})
+    new = batch["version"].shape[1] - learner.config.replayed
+    learner.weights.updates = 100
+    batch["version"][:, :new], batch["version"][:, new:] = 97, 3
+    reported = learner.update(batch, diagnose=True)
+    assert (reported["policy_lag"], reported["policy_lag_max"]) == (3.0, 3.0)

@@ -31,8 +31,8 @@ def test_a_device_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("capacity", [0, 7])
 def test_memory_for_replay_is_stated_before_the_run(capacity):
-    """The store holds what the plan says: a batch and a round (or collector.capacity), what is
-    replayed, and a batch in progress.
+    """The store holds what the plan says: the new half of a batch and a round (or
+    collector.capacity), what is replayed, and a batch in progress.
     """
     config = preset(
         "debug",
@@ -43,7 +43,7 @@ def test_memory_for_replay_is_stated_before_the_run(capacity):
         },
     )
     machine = plan(config, SPEC)
-    assert machine.capacity == (capacity or 4 + 4) + 100 + 4
+    assert machine.capacity == (capacity or 2 + 4) + 100 + 4
     store = Store(schema(config, SPEC), window_length(config), machine.capacity)
     assert sum(a.nbytes for a in store.arrays.values()) == machine.store_bytes
     said = "\n".join(

@@ -21,7 +21,9 @@ from dicerl.records.vocabulary import BATCH_MEAN
 
 
 class Lag(NamedTuple):
-    """Learner updates between acting and training, over the trained steps of one batch."""
+    """Learner updates between acting and training, over the trained steps of one batch's new
+    sequences.
+    """
 
     mean: float
     largest: float

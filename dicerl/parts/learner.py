@@ -94,8 +94,9 @@ class Learner:
         scaling = draw_scaling(self.config, self.updates if number is None else number, self.device)
         trained = batch["valid"][self.config.sequence.burn_in : -1]
         steps = int(np.count_nonzero(trained))
-        if steps:
-            version = batch["version"][self.config.sequence.burn_in : -1][trained]
+        new = slice(self.config.sequence.batch - self.config.replayed)  # columns: before replayed
+        if trained[:, new].any():
+            version = batch["version"][self.config.sequence.burn_in : -1, new][trained[:, new]]
             self.lags.append(policy_lag(version, self.updates))
         data = {
             name: torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -229,7 +229,11 @@ TRAIN = Kind(
         Field("trainable_inv_temperature", "1/τ", "Value of a trained temperature"),
         Field("trainable_gradient", "", "Its gradient, with respect to log(1/τ), after the clip"),
         # where the data comes from
-        Field("policy_lag", "learner updates", "From acting to training, mean since the last line"),
+        Field(
+            "policy_lag",
+            "learner updates",
+            "From acting to training, mean since the last line; of new sequences, not of replayed",
+        ),
         Field("policy_lag_max", "learner updates", "The same, at most"),
         Field("sequence_age", "seconds", "From acting to training, mean over the batch"),
         Field("valid_fraction", "share of steps", "Steps of the batch other than reset steps"),
