@@ -150,8 +150,8 @@ def test_the_progress_line():
     )
     assert out.getvalue() == (
         "frames 1,000 of 30,000  frames/s 0  time left –  return, recent 7.12  best 7.12"
-        "  evaluation, best –  entropy 0.204  1/tau favoured 1.00–2.00"
-        "  weight low favoured 0.25–0.50 (end of range)  policy lag 1.7  updates 1,234"
+        "  evaluation, best –  entropy 0.204  1/tau favoured 1–2"
+        "  weight low favoured 0.25–0.5 (end)  policy lag 1.7  updates 1,234"
         "  episodes 56  loss –\n"
     )
 

@@ -60,7 +60,7 @@ def test_without_a_terminal_a_line_is_printed_every_ten_seconds(now):
     assert "frames/s 0  time left –" in lines[0]  # nothing to measure yet
     assert "frames/s 100  time left 1m 10s" in lines[-1]
     assert "return, recent 10.00  best 10.00" in lines[-1]  # of what was shown
-    assert "1/tau favoured 1.00–2.50" in lines[-1]
+    assert "1/tau favoured 1–2.5" in lines[-1]
     assert "loss –" in lines[-1]
     progress.update(values(3050), force=True)
     assert stream.getvalue().splitlines()[-1].startswith("frames 3,050 of")

@@ -54,13 +54,23 @@ def test_memory_for_replay_is_stated_before_the_run(capacity):
         f" {amount(machine.store_bytes)}" in said
     )
     assert plan(config.replace(**{"collector.replay": 0.0}), SPEC).capacity == (capacity or 8)
-    collector = build(config, machine.capacity)
+    collector = build(config, machine.capacity, machine.kept)
     assert (collector.replayed, collector.replay_capacity, collector.num_free) == (
         2,
         100,
         machine.capacity,
     )
-    assert build(config.replace(**{"collector.replay": 0.0}), 8).replay_capacity == 0
+    assert plan(config.replace(**{"collector.replay": 0.0}), SPEC).kept == 0
+
+
+@pytest.mark.parametrize(("slots", "kept"), [(0, 100), (200, 100), (40.5, 40), (1, 2)])
+def test_large_sequences_are_kept_in_smaller_numbers(slots, kept):
+    """As many as fit into ``collector.replay_memory`` (0: any), at least those of a batch."""
+    config = preset("debug", **{"collector.replay": 0.5, "collector.replay_capacity": 100})
+    slot = plan(config, SPEC).slot_bytes
+    machine = plan(config.replace(**{"collector.replay_memory": slots * slot / 2**30}), SPEC)
+    assert (machine.kept, machine.capacity) == (kept, 2 + 4 + kept + 4)
+    assert build(config, machine.capacity, machine.kept).replay_capacity == kept
 
 
 def test_moments_are_mean_and_deviation_over_steps_and_environments():
@@ -107,5 +117,5 @@ def test_what_the_machine_is_used_for(
     plan = setup.plan(config, specs[spec])
     assert (plan.num_actors, plan.num_learners, plan.learner_threads) == (actors, learners, threads)
     new, envs = config.sequence.batch - config.replayed, config.runtime.num_envs
-    kept = config.collector.replay_capacity + config.sequence.batch if config.replayed else 0
-    assert plan.capacity - kept == max(plan.num_learners * new + envs // plan.num_actors, envs)
+    beside = plan.kept + config.sequence.batch if config.replayed else 0
+    assert plan.capacity - beside == max(plan.num_learners * new + envs // plan.num_actors, envs)

@@ -20,6 +20,7 @@ ADDED = (
     ("env", "reward_unit"),
     ("bandit", "memory"),
     ("bandit", "min_visits"),
+    ("collector", "replay_memory"),
     ("optimizer", "decay"),
     ("checkpoint", "exact"),
 )
@@ -210,6 +211,9 @@ class CollectorConfig:
     )
     replay_capacity: int = row(
         1024, "older sequences kept for replay, the newest ones", range=(1, 1e8)
+    )
+    replay_memory: float = row(
+        0.0, "GiB that they may take at most, so fewer if they are large; 0: any", range=(0, 1e6)
     )
 
 

@@ -99,13 +99,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network.hidden": 128,
         "network.activation": "tanh",
         "network.lstm": 0,
-        # 200k steps * 2 / (8 * 20) = 2,500 updates: the number of updates matters most in short
-        # runs.
+        # 200k steps / (4 * 20) = 2,500 updates: the number of updates matters most in short runs.
+        # Each sequence is trained once when it is new and three times later: where an agent does
+        # well, new ones are all alike, and it forgets the rest (benchmarks/README.md).
         "sequence.burn_in": 0,
         "sequence.length": 20,
-        "sequence.batch": 8,
+        "sequence.batch": 16,
+        "sequence.reuse": 1,
+        "collector.replay": 0.75,
+        "collector.replay_capacity": 4_000,
+        "collector.replay_memory": 1.0,
         "loss.discount": 0.99,
-        "optimizer.learning_rate": 3e-3,
+        "optimizer.learning_rate": 1e-3,
         "optimizer.warmup": 100.0,
         # In units of what is seen of returns: hundreds would take the value head most of a short
         # run to reach, hundredths would be lost in its first noise (benchmarks/README.md).

@@ -174,14 +174,16 @@ class Collector:
         return slots + older
 
 
-def build(config: Config, capacity: int) -> Collector:
-    """Make the collector of a run; ``capacity`` counts every slot of its store."""
+def build(config: Config, capacity: int, kept: int) -> Collector:
+    """Make the collector of a run; ``capacity`` counts every slot of its store, ``kept`` those at
+    most that are kept for replay.
+    """
     return Collector(
         capacity,
         config.sequence.batch,
         config.sequence.reuse,
         config.replayed,
-        config.collector.replay_capacity if config.replayed else 0,
+        kept,
         seeding.stream(config.seed, "replay"),
     )
 

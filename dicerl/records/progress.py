@@ -85,7 +85,7 @@ class Progress:
             self._best = recent
         at_end = values["at_end"]()
         favoured = [
-            (label(name), f"{low:.2f}–{high:.2f}" + " (end of range)" * (name in at_end))
+            (label(name), f"{low:.3g}–{high:.3g}" + " (end)" * (name in at_end))
             for name, (low, high) in values["favoured"]().items()
         ]
         cells = [

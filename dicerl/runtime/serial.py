@@ -46,7 +46,7 @@ class SerialRuntime:
         self.config, self.coordinator, self._context = config, context.coordinator, context
         self.times = Times()  # the learner's; the actor has its own
         self.store = Store(schema(config, spec), window_length(config), plan.capacity)
-        self.collector = collector.build(config, plan.capacity)
+        self.collector = collector.build(config, plan.capacity, plan.kept)
         self.parameters = ParameterServer(context.model.flat.vector.numel())
         self.learner = Learner(
             context.model,

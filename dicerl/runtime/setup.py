@@ -38,6 +38,7 @@ class Plan:
     num_learners: int
     learner_threads: int
     capacity: int  # of the collector, in sequences
+    kept: int  # of those at most: for replay
     slot_bytes: int
     total_updates: int
     cores: int
@@ -97,10 +98,14 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     capacity = config.collector.capacity or default_capacity(
         config.sequence.batch - config.replayed, config.runtime.num_envs, learners, actors
     )
-    if config.replayed:
-        # kept sequences in a batch under way cannot make room
-        capacity += config.collector.replay_capacity + config.sequence.batch
     slot = window_bytes(schema(config, spec), window_length(config))
+    kept = 0
+    if config.replayed:
+        kept, limit = config.collector.replay_capacity, config.collector.replay_memory
+        if limit:
+            kept = max(config.replayed, min(kept, int(limit * 2**30 / slot)))
+        # kept sequences in a batch under way cannot make room
+        capacity += kept + config.sequence.batch
     _require_memory(config, spec, runtime, actors, learners, capacity, slot)
     return Plan(
         runtime,
@@ -109,6 +114,7 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         learners,
         threads,
         capacity,
+        kept,
         slot,
         total_updates(config, spec.action_repeat),
         count,

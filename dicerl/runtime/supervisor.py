@@ -59,7 +59,7 @@ class Supervisor:
         self.config, self.coordinator, self._stop = config, context.coordinator, context.stop
         self._transport = transport
         self._children: dict[Handle, Child] = {}
-        self.collector = collector.build(config, plan.capacity)
+        self.collector = collector.build(config, plan.capacity, plan.kept)
         self._batches = self.coordinator.updates  # sent to learners
         self._feeding = True
         self._folder: Path | None = None  # of the checkpoint being written
