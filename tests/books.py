@@ -23,8 +23,11 @@ class Books:
         slots = self.collector.lend(count)
         taken = set(self.lent) | set(self.holds)
         assert not taken & set(slots)
-        assert len(slots) == min(count, self.capacity - len(taken))
+        assert len(slots) == min(count, self.capacity - len(taken), self.room())
         self.lent += slots
+
+    def room(self):
+        return self.capacity - len(self.lent) - len(self.holds)
 
     def receive(self, count):
         slots, self.lent = self.lent[:count], self.lent[count:]
@@ -70,6 +73,11 @@ class ReplayBooks(Books):
         self.kept, self.again = [], Counter()  # slots, oldest first; sequence -> replayed uses
         self.finished = []  # sequences that had all their uses, in that order
         self.served_again = 0
+
+    def room(self):
+        """New sequences have slots of their own: more of them would only be older when trained."""
+        most = max(self.batch, self.capacity - self.batch - self.replay_capacity)
+        return most - len(self.lent) - (len(self.holds) - len(self.kept))
 
     def older_out(self):
         return Counter(slot for batch in self.out for slot in batch[1])

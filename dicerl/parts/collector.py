@@ -45,6 +45,9 @@ class Collector:
                 " sequences"
             )
         self.batch_size, self.reuse = batch, reuse
+        # Slots for new sequences: before enough are kept, the others stay free, so that actors are
+        # never further ahead of the learner.
+        self._most_new = max(batch, capacity - batch - replay_capacity) if replayed else capacity
         self.replayed, self.replay_capacity = replayed, replay_capacity
         self.rng = np.random.default_rng(seed)
         self._kept: deque[int] = deque()  # oldest first
@@ -53,6 +56,7 @@ class Collector:
         self.served_again = 0  # uses of kept sequences
         self._free = deque(range(capacity))
         self._lent: set[int] = set()
+        self._under_way = 0  # new sequences in batches that are not copied yet
         # every slot at most once, so a batch never holds a sequence twice
         self._queue: deque[int] = deque()
         self._uses = [0] * capacity
@@ -67,11 +71,20 @@ class Collector:
     def num_free(self) -> int:
         return len(self._free)
 
+    @property
+    def room(self) -> int:
+        """The number of slots that can be lent."""
+        new = len(self._lent) + len(self._queue) + self._under_way
+        return min(len(self._free), self._most_new - new)
+
     def lend(self, count: int) -> list[int]:
-        """Lend up to ``count`` free slots, to be written and then received or given back."""
-        slots = [self._free.popleft() for _ in range(min(count, len(self._free)))]
+        """Lend up to ``count`` slots, to be written and then received or given back."""
+        slots = self._take(min(count, self.room))
         self._lent.update(slots)
         return slots
+
+    def _take(self, count: int) -> list[int]:
+        return [self._free.popleft() for _ in range(count)]
 
     def receive(self, slots: list[int]) -> None:
         """Queue lent slots that now hold a sequence each."""
@@ -105,6 +118,7 @@ class Collector:
         """
         older = self._older()
         slots = [self._queue.popleft() for _ in range(self.batch_size - older)]
+        self._under_way += len(slots)
         if older:
             drawn = [self._kept[i] for i in self.rng.choice(len(self._kept), older, replace=False)]
             self._out.update(drawn)
@@ -120,6 +134,7 @@ class Collector:
                 self._out[slot] -= 1
                 self.served_again += 1
                 continue
+            self._under_way -= 1
             self.served += 1
             self._uses[slot] += 1
             if self._uses[slot] == self.reuse:
@@ -163,13 +178,11 @@ class Collector:
         """Queue saved sequences with these ``uses`` so far, and keep ``kept`` more for replay;
         return the slots to write them into, in this order.
         """
-        slots = self.lend(len(uses))
-        self.receive(slots)
-        self.received -= len(slots)
+        slots = self._take(len(uses))
+        self._queue.extend(slots)
         for slot, used in zip(slots, uses, strict=True):
             self._uses[slot] = used
-        older = self.lend(kept)
-        self._lent.difference_update(older)
+        older = self._take(kept)
         self._kept.extend(older)
         return slots + older
 

@@ -275,7 +275,7 @@ class Supervisor:
 
     def _lend_slots(self) -> None:
         for actor in sorted(self.actors, key=lambda a: a.waits_since):  # longest wait first
-            if actor.wanted and self.collector.num_free:
+            if actor.wanted and self.collector.room:
                 slots, actor.wanted = self.collector.lend(actor.wanted), 0
                 actor.lent += slots
                 self._send(actor, Slots(slots))
