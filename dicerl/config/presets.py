@@ -29,15 +29,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network.normalise": "statistics",
         "network.initialisation": "orthogonal",
         "network.layer_norm": True,
-        # 1.5M agent steps / (4 * 40) = 9,375 updates: many small ones instead of few large
-        # ones.
-        "sequence.length": 40,
-        "sequence.batch": 8,
-        # The second use of a sequence comes later and among others, not right after the first:
-        # pong, 1.5M frames: -6.6 instead of -12.5 at the same cost. 300 sequences take 350 MB.
+        # 1.5M agent steps / (8 * 20) = 9,375 updates: many small ones instead of few large ones.
+        # Windows of 20 steps are soon complete: half the lag of 40.
+        "sequence.length": 20,
+        "sequence.batch": 16,
+        # The second use of a sequence comes later and among others, not right after the first
+        # (benchmarks/README.md). 600 sequences take 350 MB.
         "sequence.reuse": 1,
         "collector.replay": 0.5,
-        "collector.replay_capacity": 300,
+        "collector.replay_capacity": 600,
         "optimizer.learning_rate": 1e-3,
         "optimizer.warmup": 200.0,
         # A short run needs a short horizon: less noise in every advantage.
@@ -49,7 +49,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "evaluation.every": 2_000_000,
         "checkpoint.every": 500_000,
         # Near-greedy policies change with every update: 10 updates of lag left a mean ratio of 0.5
-        # to 0.8, 1 to 2 leave it near 1. With these, lag is about 2 in `serial`, 2.9 in `process`.
+        # to 0.8, 1 to 2 leave it near 1. With these, lag is about 2 in `process`.
         "runtime.push_every": 1,
         "runtime.pull_every": 8,
     },
