@@ -45,10 +45,12 @@ def main(agent_steps: int = 30_000, seed: int = 0) -> float:
             vote.update(*episode.behaviour.x, episode.episode_return)
             returns.append(episode.episode_return)
 
-    # The Data Collector lends slots of a store, and serves each sequence `reuse` times.
-    capacity = batch + num_envs
+    # The Data Collector lends slots of a store, serves each sequence `reuse` times, and keeps the
+    # newest for replay.
+    kept, new = 1_000, batch - config.replayed
+    capacity = 2 * batch + num_envs + kept
     store = Store(schema(config, env.spec), window_length(config), capacity)
-    collector = Collector(capacity, batch, reuse)
+    collector = Collector(capacity, batch, reuse, config.replayed, kept, seed)
 
     def send_sequences(windows):
         slots = collector.lend(num_envs)
@@ -58,7 +60,7 @@ def main(agent_steps: int = 30_000, seed: int = 0) -> float:
     # The Learner publishes its parameters through the Parameter Server after each update.
     model = ActorCritic(config, env.spec)
     server = ParameterServer(model.flat.vector.numel())
-    total = agent_steps * reuse // (batch * config.sequence.length)
+    total = agent_steps * reuse // (new * config.sequence.length)
     learner = Learner(model, total, publish=server.push)
     learner.publish()
 

@@ -334,7 +334,7 @@ def test_ctrl_c_ends_a_bench_at_once(tmp_path, runtime):
     [
         ("paper", {}, 1),
         ("paper", {"sequence.batch": 16}, 2),
-        ("minatar", {}, 20),
+        ("minatar", {}, 10),
         ("minatar", {"log_every": 5}, 5),
     ],
 )

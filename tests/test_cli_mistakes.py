@@ -135,7 +135,16 @@ MISTAKES = {
         "GiB free",
     ),
     "too large a batch for the memory": (
-        ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"],
+        [
+            "train",
+            "pong",
+            "--sequence.batch",
+            "1000000",
+            "--collector.replay",
+            "0",
+            "--runtime",
+            "serial",
+        ],
         "sequence.batch is 1000000",
         "GiB free",
     ),
@@ -276,7 +285,7 @@ MISTAKES = {
     "replay from too few": (
         ["train", "CartPole-v1", "--collector.replay", "0.5", "--collector.replay-capacity", "2"],
         "collector.replay_capacity is 2",
-        "takes 4",
+        "takes 8",
     ),
     "too much replay for the memory": (
         [
