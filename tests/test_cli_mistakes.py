@@ -282,6 +282,11 @@ MISTAKES = {
         "collector.replay is 0.01",
         "at least one",
     ),
+    "too large a batch to replay from what is kept": (
+        ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"],
+        "collector.replay_capacity is 600",
+        "sequence.batch is 1000000",
+    ),
     "replay from too few": (
         ["train", "CartPole-v1", "--collector.replay", "0.5", "--collector.replay-capacity", "2"],
         "collector.replay_capacity is 2",

@@ -89,5 +89,6 @@ def _validate_combinations(config: Config) -> None:
         raise ConfigError(
             "collector.replay_capacity",
             config.collector.replay_capacity,
-            f"a batch takes {replayed} of them; that is the least",
+            f"a batch takes {replayed} of them (sequence.batch is {config.sequence.batch}); that is"
+            " the least",
         )
