@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from dicerl.core import BanditVote
-from dicerl.core.bandit import MAX_X, Baseline
+from dicerl.core.bandit import MAX_X
+from dicerl.core.record import Baseline
 
-MEMORY, MIN_VISITS = 50, 3
+MEMORY, MIN_VISITS, RECORD = 50, 3, 50  # as in `classic`
 EPISODES, SEEDS = 100, 20
 STILL = 2.0
 
@@ -21,7 +22,7 @@ def height(x, peak):
 
 def search(seed, judge=lambda t, g: g, peak=lambda t: STILL, noise=None, **arguments):
     """(height of the peak in the best region, every x drawn) after EPISODES."""
-    arguments = {"memory": MEMORY, "min_visits": MIN_VISITS, **arguments}
+    arguments = {"memory": MEMORY, "min_visits": MIN_VISITS, "record": RECORD, **arguments}
     vote, rng, drawn = BanditVote(seed=seed, **arguments), np.random.default_rng(seed), []
     for t in range(EPISODES):
         drawn.append(vote.sample())
@@ -48,8 +49,8 @@ def test_the_peak_is_found_however_large_returns_are(scale):
 
 def test_printed_the_vote_depends_on_where_returns_lie():
     """What the memory is for: without it the tests above fail."""
-    assert found(judge=lambda t, g: g - 20, memory=0, min_visits=1) < 0.85
-    assert found(judge=lambda t, g: g + 20, memory=0, min_visits=1) < 0.85
+    assert found(judge=lambda t, g: g - 20, memory=0, min_visits=1, record=0) < 0.85
+    assert found(judge=lambda t, g: g + 20, memory=0, min_visits=1, record=0) < 0.85
 
 
 @pytest.mark.parametrize(("offset", "scale"), [(-1000, 1), (1000, 1), (0, 0.01), (-50, 100)])
@@ -125,7 +126,7 @@ def test_the_best_region_wants_visits():
 
 
 def test_a_vote_with_a_memory_goes_through_json_and_has_the_same_future():
-    vote, rng = BanditVote(seed=1, memory=30, min_visits=2), np.random.default_rng(0)
+    vote, rng = BanditVote(seed=1, memory=30, min_visits=2, record=60), np.random.default_rng(0)
     for _ in range(40):
         vote.update(vote.sample(), float(rng.normal()))
     text = json.dumps(vote.state_dict(), allow_nan=False)
@@ -144,7 +145,7 @@ def test_a_state_from_before_there_was_a_baseline_is_the_printed_vote():
     vote = BanditVote(seed=1)
     vote.update(1.0, 5.0)
     state = vote.state_dict()
-    old = {k: v for k, v in state.items() if k not in ("baseline", "min_visits")}
+    old = {k: v for k, v in state.items() if k not in ("baseline", "min_visits", "record")}
     other = BanditVote(seed=2, memory=10, min_visits=4)
     other.load_state_dict(old)
     assert other.state_dict() == state

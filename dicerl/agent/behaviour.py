@@ -51,6 +51,7 @@ class Behaviours:
                 ucb_scale=bandit.ucb_scale,
                 memory=bandit.memory,
                 min_visits=bandit.min_visits,
+                record=bandit.record,
                 seed=seeding.stream(
                     config.seed, "bandit", key, *([dimension] if dimension else [])
                 ),
@@ -147,15 +148,15 @@ class Behaviours:
 
 
 def _best_of(votes: list[BanditVote]) -> tuple[float, float]:
-    """The tile with the best value, averaged over votes, among those that all votes together
-    visited often enough.
+    """The best tile on average over votes, among those that all votes together visited often
+    enough.
     """
     counts = np.sum([v.counts() for v in votes], axis=0)
     if not counts.any():
         return votes[0].best_region()
     known = counts >= min(votes[0].min_visits, counts.max())
-    values = np.mean([v.values() for v in votes], axis=0)
-    return votes[0].bandits[0].edges(int(np.argmax(np.where(known, values, -np.inf))))
+    merits = np.mean([v.merits() for v in votes if v.counts().any()], axis=0)
+    return votes[0].bandits[0].edges(int(np.argmax(np.where(known, merits, -np.inf))))
 
 
 def draw_behaviour(

@@ -20,6 +20,7 @@ ADDED = (
     ("env", "reward_unit"),
     ("bandit", "memory"),
     ("bandit", "min_visits"),
+    ("bandit", "record"),
     ("collector", "replay_memory"),
     ("optimizer", "decay"),
     ("checkpoint", "exact"),
@@ -177,6 +178,11 @@ class BanditConfig:
         range=(0, 1e9),
     )
     min_visits: int = row(1, "episodes a tile needs to be the best region", range=(1, 1e9))
+    record: int = row(
+        0,
+        "episodes that say which region is best. 0: the bandits' values, as printed",
+        range=(0, 1e9),
+    )
 
 
 @dataclass(frozen=True)

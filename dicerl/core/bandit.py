@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dicerl.core.record import Baseline, Record
 
 Floats = NDArray[np.float64]
 MAX_X = math.log(51.0)
@@ -143,32 +145,6 @@ class Bandit:
         self.counts[i] += 1
 
 
-@dataclass
-class Baseline:
-    """The part of a return that says nothing about x: a running mean m of the returns, and their
-    drift c, what that mean misses while returns grow or fall.
-
-        a = 1 / min(n, memory)      n = number of returns so far
-        m += a (g - m)
-        c += a (g - m - c)
-
-    g - m - c is left. It does not change if all returns are shifted, and is scaled with them.
-    """
-
-    memory: int  # episodes
-    mean: float = 0.0
-    drift: float = 0.0
-    seen: int = 0
-
-    def remove(self, g: float) -> float:
-        """Learn from the return ``g``; return what is left of it."""
-        self.seen += 1
-        rate = 1.0 / min(self.seen, self.memory)
-        self.mean += rate * (g - self.mean)
-        self.drift += rate * (g - self.mean - self.drift)
-        return g - self.mean - self.drift
-
-
 class BanditVote:
     """M bandits with drawn modes, learning rates and widths; each proposes, each learns from every
     (x, g).
@@ -176,8 +152,10 @@ class BanditVote:
     Printed, the bandits learn the returns themselves, from weights of 0: with returns around -20
     tiles never visited look best, with returns around 20 those visited first. With a ``memory`` (in
     episodes) they learn what a ``Baseline`` leaves of them, and with every update all weights decay
-    towards 0, the mean, by 1 / memory: old returns were of another agent. The best region is a tile
-    with ``min_visits`` or more.
+    towards 0, the mean, by 1 / memory: old returns were of another agent.
+
+    The best region is the tile with the best value among those with ``min_visits`` or more, or
+    with a ``record`` (in episodes) the one that a ``Record`` of these prefers.
     """
 
     def __init__(
@@ -194,12 +172,14 @@ class BanditVote:
         seed: int | np.random.SeedSequence = 0,
         memory: int = 0,
         min_visits: int = 1,
+        record: int = 0,
     ) -> None:
         if num_bandits < 1:
             raise ValueError(f"num_bandits is {num_bandits}; it must be at least 1")
-        if min_visits < 1 or memory < 0:
+        if min_visits < 1 or memory < 0 or record < 0:
             raise ValueError(
-                f"a vote needs min_visits >= 1 and memory >= 0; got {min_visits} and {memory}"
+                "a vote needs min_visits >= 1, memory >= 0 and record >= 0; got"
+                f" {min_visits}, {memory} and {record}"
             )
         self.min_visits = min_visits
         self._baseline = Baseline(memory) if memory else None
@@ -217,6 +197,7 @@ class BanditVote:
             )
             for _ in range(num_bandits)
         ]
+        self._record = Record(self.bandits[0].num_tiles, record) if record else None
         self._stack()
 
     def _stack(self) -> None:
@@ -247,10 +228,12 @@ class BanditVote:
         """Every bandit learns from (x, g): Bandit.update for all M rows at once."""
         if not math.isfinite(g):
             raise ValueError(f"a bandit was given the return {g}; it must be finite")
+        i = self.bandits[0].tile(x)
+        if self._record is not None:
+            self._record.update(i, g)
         if self._baseline is not None:
             g = self._baseline.remove(g)
             self._weights *= 1.0 - 1.0 / self._baseline.memory
-        i = self.bandits[0].tile(x)
         window = self._window[:, i]  # [M, K], 1 inside each bandit's window of tile i
         value = np.einsum("mk,mk->m", self._mean_over_window[:, i], self._weights)
         self._weights += (self._rates * (g - value))[:, None] * window
@@ -266,16 +249,20 @@ class BanditVote:
         """Visits of each tile.    [K]"""
         return self.bandits[0].counts.copy()
 
+    def merits(self) -> Floats:
+        """What the best region is chosen by: the values, or the record's merits.    [K]"""
+        return self.values() if self._record is None else self._record.merits()
+
     def best_region(self) -> tuple[float, float]:
-        """[low, high) in x of the best-valued tile among those visited ``min_visits`` times, or as
-        often as any; the whole range where none was visited.
+        """[low, high) in x of the best tile among those visited ``min_visits`` times, or as often
+        as any; the whole range where none was visited.
         """
         first = self.bandits[0]
         most = int(first.counts.max())
         if not most:
             return first.left, first.right
         known = first.counts >= min(self.min_visits, most)
-        return first.edges(int(np.argmax(np.where(known, self.values(), -np.inf))))
+        return first.edges(int(np.argmax(np.where(known, self.merits(), -np.inf))))
 
     def describe(self) -> list[dict[str, Any]]:
         """The drawn mode, width and learning rate of each bandit: a visible seed effect, so it is
@@ -297,6 +284,7 @@ class BanditVote:
             "ucb_scale": first.ucb_scale,
             "min_visits": self.min_visits,
             "baseline": None if self._baseline is None else asdict(self._baseline),
+            "record": None if self._record is None else self._record.state_dict(),
             "rng": self._rng.bit_generator.state,
             "bandits": [
                 {**drawn, "weights": b.weights.tolist(), "counts": b.counts.tolist()}
@@ -324,10 +312,12 @@ class BanditVote:
             bandits.append(bandit)
         self.bandits = bandits
         self._stack()
-        # both are missing in states from before there was a baseline
+        # missing in states from before there were a baseline and a record
         self.min_visits = state.get("min_visits", 1)
         saved_baseline = state.get("baseline")
         self._baseline = None if saved_baseline is None else Baseline(**saved_baseline)
+        saved_record = state.get("record")
+        self._record = None if saved_record is None else Record.from_state_dict(saved_record)
         self._rng.bit_generator.state = state["rng"]
 
 
