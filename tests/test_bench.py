@@ -259,7 +259,7 @@ def test_stages_are_measured_on_sequences_with_as_many_resets_as_the_run_had():
     )
     spec, env = env_spec(config), make_vector_env(config, 4, num_threads=1)
     env.reset(0)
-    batch = _played(config, spec, env, np.random.default_rng(0), 0.75)
+    batch, _ = _played(config, spec, env, np.random.default_rng(0), 0.75)
     env.close()
     assert batch["valid"].shape == (config.sequence.burn_in + 41, 32)
     assert batch["valid"].mean() == pytest.approx(0.75, abs=0.05)

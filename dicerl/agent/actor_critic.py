@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dicerl.agent.behaviour import Region, draw_behaviour
+from dicerl.agent.frames import stacks
 from dicerl.agent.networks import Network, Output
 from dicerl.agent.weights import Flat, Weights
 from dicerl.config import Config
@@ -148,9 +149,10 @@ class ActorCritic:
         """
         start = self.config.sequence.burn_in
         first, extra = self._beside(batch)
-        state = self._warmed_up(batch, first, extra)
+        observation = self._observation(batch, first)
+        state = self._warmed_up(batch, observation, first, extra)
         out = self.network.unroll(
-            batch["observation"][start:],
+            observation[start:],
             state,
             first[start:],
             **{name: x[start:] for name, x in extra.items()},
@@ -165,7 +167,14 @@ class ActorCritic:
 
     def burn_in(self, batch: dict[str, Tensor]) -> Tensor:
         """The recurrent state after a batch's burn-in steps.    [2, B, H]"""
-        return self._warmed_up(batch, *self._beside(batch))
+        first, extra = self._beside(batch)
+        return self._warmed_up(batch, self._observation(batch, first), first, extra)
+
+    def _observation(self, batch: dict[str, Tensor], first: Tensor) -> Tensor:
+        """What the network sees at each step of a batch.    [L, B, ...]"""
+        if self.spec.frame_stack == 1:
+            return batch["observation"]
+        return stacks(batch["history"], batch["observation"], first)
 
     def _beside(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """What the network gets besides observations: where episodes start [L, B], and by name the
@@ -185,14 +194,14 @@ class ActorCritic:
         return first, extra
 
     def _warmed_up(
-        self, batch: dict[str, Tensor], first: Tensor, extra: dict[str, Tensor]
+        self, batch: dict[str, Tensor], observation: Tensor, first: Tensor, extra: dict[str, Tensor]
     ) -> Tensor:
         state, end = batch["state"].transpose(0, 1), self.config.sequence.burn_in
         if not end or self.network.lstm is None:
             return state
         with torch.no_grad():
             return self.network.unroll(
-                batch["observation"][:end],
+                observation[:end],
                 state,
                 first[:end],
                 **{name: x[:end] for name, x in extra.items()},

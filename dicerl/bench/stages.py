@@ -61,12 +61,11 @@ def stages(
     say("environment alone …")
     # per second, reset steps included
     slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)
-    batch = _played(config, spec, env, rng, valid)
+    batch, observation = _played(config, spec, env, rng, valid)
     env.close()
     result = {"env_steps_per_s": valid * slots}
 
     model = build_model(config, spec)
-    observation = np.resize(batch["observation"][-1], (n, *spec.observation_shape))
     state = model.initial_state(n)
     last_action, last_reward = np.resize(batch["action"][-1], n), np.resize(batch["reward"][-1], n)
     behaviour = np.stack(
@@ -114,17 +113,19 @@ def stages(
 
 def _played(
     config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator, valid: float
-) -> Arrays:
+) -> tuple[Arrays, np.ndarray]:
     """A batch of windows of random play, with some inverse temperature and the fraction of reset
-    steps asked for; environments repeat if the batch is larger than their number.
+    steps asked for, and the last observations [N, ...]; environments repeat if the batch is larger
+    than their number.
     """
     windows = allocate(schema(config, spec), window_length(config), config.sequence.batch)
     columns = np.arange(config.sequence.batch) % env.num_envs
     for t in range(window_length(config)):
         action = rng.integers(spec.num_actions, size=env.num_envs)
         observation, reward, terminated, _ = env.step(action)
+        seen = observation[:, -1] if spec.frame_stack > 1 else observation
         windows["observation"][t], windows["action"][t], windows["reward"][t] = (
-            observation[columns],
+            seen[columns],
             action[columns],
             reward[columns],
         )
@@ -135,4 +136,4 @@ def _played(
     for name in NUMBERS[config.behaviour.family]:
         windows[name][:] = 10.0 if name.startswith("inv") else 0.1
     windows["created"][:] = time.time()
-    return windows
+    return windows, observation

@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sequence.length": 20,
         "sequence.batch": 16,
         # The second use of a sequence comes later and among others, not right after the first
-        # (benchmarks/README.md). 600 sequences take 350 MB.
+        # (benchmarks/README.md). 600 sequences take 100 MB.
         "sequence.reuse": 1,
         "collector.replay": 0.5,
         "collector.replay_capacity": 600,

@@ -69,6 +69,7 @@ class AtariEnv:
             num_actions=int(cast(Discrete, self._env.single_action_space).n),
             action_repeat=config.action_repeat,
             game=game,
+            frame_stack=config.frame_stack,
         )
 
     def reset(self, seed: int | None = None) -> np.ndarray:

@@ -21,6 +21,9 @@ class EnvSpec:
     action_repeat: int = 1
     first_action: int = 0  # the environment's own number for our action 0
     game: str = ""  # Atari game's short name, empty elsewhere
+    # An observation is a stack of this many frames along its first axis, newest last, and zero
+    # before an episode's first. 1: no stack.
+    frame_stack: int = 1
 
     @property
     def is_image(self) -> bool:

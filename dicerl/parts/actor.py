@@ -16,6 +16,7 @@ import torch
 
 from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Behaviour
+from dicerl.agent.frames import history_at
 from dicerl.core import family
 from dicerl.envs import VectorEnv, require_finite
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
@@ -70,6 +71,7 @@ class Actor:
         self._get_parameters, self._send_sequences = get_parameters, send_sequences
         self._end_episodes, self._next_behaviours = end_episodes, next_behaviours
         self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
+        self._stacked = env.spec.frame_stack > 1
         self._fields = schema(config, env.spec)
         self._window = allocate(self._fields, window_length(config), env.num_envs)
         # The values before each step of the window; a window is sent with those before its first.
@@ -134,7 +136,7 @@ class Actor:
             )
             action = sample(step.log_pi, self._rng)
         self._state = step.state
-        w["observation"][t] = self._observation
+        w["observation"][t] = self._observation[:, -1] if self._stacked else self._observation
         w["action"][t] = action
         w["valid"][t] = ~self._ended
         w["log_prob"][t] = step.log_pi[np.arange(len(action)), action]
@@ -156,7 +158,9 @@ class Actor:
         """Make the window's last burn_in + 1 steps the first of the next one: its bootstrap step is
         the next step to be trained.
         """
-        kept = self._burn_in + 1
+        kept, w = self._burn_in + 1, self._window
+        if self._stacked:
+            w["history"][:] = history_at(self._length, w["history"], w["observation"], w["valid"])
         per_step = [array for name, array in self._window.items() if self._fields[name].per_step]
         for array in (*per_step, *self._before.values()):
             array[:kept] = array[self._length : self._length + kept]  # NumPy handles an overlap

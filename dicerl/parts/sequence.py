@@ -39,8 +39,17 @@ Arrays = dict[str, np.ndarray]
 def schema(config: Config, spec: EnvSpec) -> Schema:
     """The fields of a window for this config and environment."""
     f32, i64, flag = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.bool_)
+    seen: Schema = {"observation": Field(spec.observation_shape, spec.observation_dtype)}
+    if spec.frame_stack > 1:  # each frame once (agent/frames.py)
+        _, *frame = spec.observation_shape
+        seen = {
+            "observation": Field(tuple(frame), spec.observation_dtype),  # the newest frame
+            "history": Field(
+                (spec.frame_stack - 1, *frame), spec.observation_dtype, per_step=False
+            ),  # the frames before the window's first step
+        }
     return {
-        "observation": Field(spec.observation_shape, spec.observation_dtype),
+        **seen,
         "action": Field((), i64),
         "reward": Field((), f32),  # raw; the learner shapes it
         "discount": Field((), f32),  # gamma, or 0 where the step terminated the episode
@@ -74,6 +83,14 @@ def allocate(fields: Schema, length: int, count: int) -> Arrays:
         n: np.zeros(((length, count) if f.per_step else (count,)) + f.shape, f.dtype)
         for n, f in fields.items()
     }
+
+
+def with_single_frames(fields: Schema, windows: Arrays) -> Arrays:
+    """Windows [L, N, ...] as ``fields`` has them, of a checkpoint that may hold whole stacks."""
+    if "history" not in fields or "history" in windows:
+        return windows
+    stack = windows["observation"]  # [L, N, k, H, W]
+    return {**windows, "observation": stack[:, :, -1], "history": stack[0, :, :-1]}
 
 
 def window_bytes(fields: Schema, length: int) -> int:

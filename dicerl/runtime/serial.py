@@ -25,7 +25,7 @@ from dicerl.parts.diagnostics import Lag
 from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
-from dicerl.parts.sequence import Arrays, Store, schema, window_length
+from dicerl.parts.sequence import Arrays, Store, schema, window_length, with_single_frames
 from dicerl.records import checkpoint
 from dicerl.records.checkpoint import Checkpoint
 from dicerl.records.state import SerialState
@@ -224,5 +224,7 @@ class SerialRuntime:
         self.collector.rng.bit_generator.state = saved.replay_rng
         if slots:
             stored = checkpoint.read_tensors(start.path, "sequences")
-            sequences = {name: tensor.numpy() for name, tensor in stored.items()}
+            sequences = with_single_frames(
+                self.store.fields, {name: tensor.numpy() for name, tensor in stored.items()}
+            )
             self.store.write(slots, sequences, list(range(len(slots))))
