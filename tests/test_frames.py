@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import probe
-from dicerl.agent.frames import history_at, stacks
+from dicerl.agent.frames import _blank, history_at, stacks
 from dicerl.config.presets import preset
 from dicerl.envs import make_vector_env
 from dicerl.parts.sequence import schema, window_bytes, with_single_frames
@@ -105,6 +105,9 @@ def test_stacks_and_history_are_those_of_the_slow_twin(stack, length, columns, o
     first = np.concatenate([np.zeros((1, columns), bool), ~valid[:-1]])
     out = stacks(*(torch.from_numpy(x) for x in (history, frames, first)))
     assert out.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+    as_on_a_gpu = stacks(*(torch.from_numpy(x) for x in (history, frames, np.zeros_like(first))))
+    _blank(as_on_a_gpu.movedim(2, -1), torch.from_numpy(first))
+    assert torch.equal(as_on_a_gpu, out)
     for t in range(length):
         for column in range(columns):
             expected = slow_stack(history, frames, first, t, column)

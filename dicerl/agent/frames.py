@@ -20,15 +20,24 @@ def stacks(history: Tensor, frames: Tensor, first: Tensor) -> Tensor:
     before, length = history.shape[1], len(frames)
     rows = torch.cat([history.transpose(0, 1), frames])  # [k - 1 + L, B, H, W]
     out = torch.stack([rows[i : i + length] for i in range(before + 1)], -1)
-    other = torch.zeros_like(first)  # whether the frame ``age`` steps ago is of another episode
-    for age in range(1, before + 1):
-        other = first | torch.cat([torch.zeros_like(first[:1]), other[:-1]])
-        plane = out[..., before - age]
-        if plane.device.type == "cpu":  # few steps: not a pass over all
-            plane[other] = 0
-        else:  # without waiting for the device to say which
-            plane.masked_fill_(other[..., None, None], 0)
+    (_blank_few if first.device.type == "cpu" else _blank)(out, first)
     return out.movedim(-1, 2)
+
+
+def _blank_few(out: Tensor, first: Tensor) -> None:
+    """Zero what other episodes left in stacks [L, B, H, W, k], episode by episode."""
+    before, length = out.shape[-1] - 1, len(out)
+    for t, column in first.nonzero().tolist():
+        for age in range(min(before, length - t)):
+            out[t + age, column, ..., : before - age] = 0
+
+
+def _blank(out: Tensor, first: Tensor) -> None:
+    """The same in a pass over all: no waiting until the device says where episodes start."""
+    other = torch.zeros_like(first)  # whether the frame ``age`` steps ago is of another episode
+    for age in range(1, out.shape[-1]):
+        other = first | torch.cat([torch.zeros_like(first[:1]), other[:-1]])
+        out[..., -1 - age].masked_fill_(other[..., None, None], 0)
 
 
 def history_at(step: int, history: np.ndarray, frames: np.ndarray, valid: np.ndarray) -> np.ndarray:
