@@ -95,48 +95,16 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "minatar_process": minatar(
         ("dice",), ("Breakout", "Asterix"), "--runtime", "process", "--runtime.num-learners", "2"
     ),
-    # Serial: everyone gets the same numbers, and two runs fit on two cores. The default runtime
-    # (process) once, for comparison.
-    "freeway": [
-        [
-            "freeway",
-            "--preset",
-            "laptop",
-            "--frames",
-            "1000000",
-            "--runtime",
-            "serial",
-            "--runtime.learner-threads",
-            "1",
-            "--seed",
-            "0",
-        ]
+    # What `make train` does: the default runtime, which takes the whole machine (--jobs 1).
+    "atari": [
+        *(["pong", "--seed", str(s)] for s in range(3)),
+        *(["freeway", "--frames", "4000000", "--seed", str(s)] for s in range(3)),
+        *([game, "--seed", "0"] for game in ("breakout", "space_invaders")),
     ],
-    "freeway_process": [
-        [
-            "freeway",
-            "--preset",
-            "laptop",
-            "--frames",
-            "1000000",
-            "--runtime",
-            "process",
-            "--seed",
-            "0",
-        ]
-    ],
-    "pong": [
-        [
-            "pong",
-            "--preset",
-            "laptop",
-            "--runtime",
-            "serial",
-            "--runtime.learner-threads",
-            "1",
-            "--seed",
-            "0",
-        ]
+    # To compare with those of "atari": the freshest data, one core a run.
+    "atari_serial": [
+        ["pong", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", str(s)]
+        for s in range(3)
     ],
 }
 
@@ -171,30 +139,41 @@ def commit() -> str:
     )
 
 
-def run(arguments: list[str]) -> dict[str, object]:
-    """One training run in a temporary directory; its summary and its learning curve."""
+def dicerl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "dicerl"), *arguments, "--json", "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT / "benchmarks",  # where scaled.py is
+    )
+
+
+def evaluated(run_dir: str) -> dict[str, object]:
+    """What `dicerl evaluate` finds of a finished run, at the best region and greedy: episodes that
+    training has not seen.
+    """
+    found: dict[str, object] = {}
+    for name, more in (("best_region", []), ("greedy", ["--greedy"])):
+        done = dicerl("evaluate", run_dir, "--episodes", "32", "--seed", "1000", *more)
+        returns = json.loads(done.stdout)["returns"] if done.returncode == 0 else []
+        found[f"evaluate_32_{name}"] = returns
+    return found
+
+
+def run(arguments: list[str], evaluate: bool = False) -> dict[str, object]:
+    """One training run in a temporary directory; its summary and its learning curve, and if
+    ``evaluate`` the returns of 32 more episodes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = ["dicerl", "train", *arguments]
         start, revision = time.time(), commit()
-        done = subprocess.run(
-            [
-                str(Path(sys.executable).parent / "dicerl"),
-                *command[1:],
-                "--run-dir",
-                f"{folder}/run",
-                "--json",
-                "--quiet",
-                "--tensorboard",
-                "false",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT / "benchmarks",  # where scaled.py is
-        )
+        done = dicerl(*command[1:], "--run-dir", f"{folder}/run", "--tensorboard", "false")
         if done.returncode != 0:
             return {"command": " ".join(command), "failed": done.stderr.strip()[-500:]}
+        seconds = round(time.time() - start)
         summary = json.loads(done.stdout)
+        more = evaluated(f"{folder}/run") if evaluate else {}
         lines = [
             json.loads(line)
             for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
@@ -210,7 +189,7 @@ def run(arguments: list[str]) -> dict[str, object]:
         "commit": revision,
         "date": time.strftime("%Y-%m-%d"),
         "hardware": hardware(),
-        "seconds": round(time.time() - start),
+        "seconds": seconds,
         "agent_steps": summary["agent_steps"],
         "frames": summary["frames"],
         "updates": summary["updates"],
@@ -218,6 +197,7 @@ def run(arguments: list[str]) -> dict[str, object]:
         "evaluation_best_region": summary["evaluation"].get("mean_return"),
         "evaluation_greedy": summary["evaluation"].get("greedy_mean_return"),
         "evaluation_episodes": summary["evaluation"].get("episodes"),
+        **more,
         **{k: v for k, v in summary.items() if k.startswith("favoured_")},
         "training_curve": [[f, round(r, 3)] for f, r in [*curve[::step], *curve[-1:]]],
         "evaluation_curve": [
@@ -253,9 +233,12 @@ def main() -> None:
             continue
 
         def work(
-            arguments: list[str], results: list[dict[str, object]] = results, path: Path = path
+            arguments: list[str],
+            results: list[dict[str, object]] = results,
+            path: Path = path,
+            evaluate: bool = name.startswith("atari"),
         ) -> None:
-            result = run(arguments)
+            result = run(arguments, evaluate)
             with lock:
                 results[:] = [r for r in results if r["command"] != result["command"]] + [result]
                 path.write_text(
