@@ -75,6 +75,7 @@ def minatar(channels: int) -> nn.Sequential:
 CONVOLUTIONS = {"impala_deep": impala_deep, "impala_shallow": impala_shallow, "minatar": minatar}
 # cos(pi k x), k = 1..8: inputs of a conditioned network for x = log(1 + 1/tau), scaled to [0, 1]
 COSINES = 8
+PART = 16  # images that are normalised at a time
 SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
 
 
@@ -198,11 +199,11 @@ class Network(nn.Module):
         nn.init.orthogonal_(self.advantage_head.weight, 0.01)
 
     def inputs(self, observation: Tensor) -> Tensor:
-        """Observations [N, ...] as float [N, C, H, W] (channels last in memory) or [N, F], not yet
-        normalised.
+        """Observations [N, ...] with the network's axes, [N, C, H, W] (channels last in memory) or
+        [N, F]; neither float nor normalised yet.
         """
         if not self.spec.is_image:
-            return observation.to(torch.float32)
+            return observation
         x = observation
         if len(self.spec.observation_shape) == 2:
             x = x.unsqueeze(1)
@@ -212,22 +213,33 @@ class Network(nn.Module):
             # The axes are moved while elements are still bytes, a quarter of the traffic, and plane
             # by plane, twice as fast as contiguous().
             x = torch.stack(x.unbind(1), -1).permute(0, 3, 1, 2)
-        return x.to(torch.float32)
+        return x
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        """Inputs as float, normalised."""
+        if self.normalise == "none":
+            return x.to(torch.float32)
+        if not self.spec.is_image or x.device.type != "cpu" or x.requires_grad:
+            return self._normalise(x.to(torch.float32))
+        # A part that fits into the cache goes through all of it at once: 6 instead of 10.5 ms for
+        # 336 stacks of four frames.
+        out = torch.empty_like(x, dtype=torch.float32)
+        for part, given in zip(out.split(PART), x.split(PART), strict=True):
+            self._normalise(part.copy_(given), out=part)
+        return out
+
+    def _normalise(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.normalise == "scale":
+            return torch.mul(x, 1.0 / self.input_range, out=out)
+        clip = self.config.statistics_clip
+        x = torch.addcmul(self.input_offset, x, self.input_inv_deviation, out=out)
+        return x.clamp_(-clip, clip)
 
     def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
         """The features [N, hidden] of observations [N, ...]; a conditioned network also needs
         ``inv_temperature`` [N].
         """
-        x = self.inputs(observation)
-        if self.normalise == "scale":
-            x = (
-                x.mul_(1.0 / self.input_range)
-                if x is not observation
-                else x * (1.0 / self.input_range)
-            )
-        elif self.normalise == "statistics":
-            clip = self.config.statistics_clip
-            x = torch.addcmul(self.input_offset, x, self.input_inv_deviation).clamp_(-clip, clip)
+        x = self._normalised(self.inputs(observation))
         if self.convolutions is not None:
             x = self.convolutions(x)
         x = x.flatten(1)
@@ -316,11 +328,10 @@ class Network(nn.Module):
         """Set the per-element mean and deviation of the inputs, in the observation's own units and
         axes.
         """
-        spread = (
-            self.inputs(deviation.unsqueeze(0)) + self.config.statistics_floor * self.input_range
-        )
+        floor = self.config.statistics_floor * self.input_range
+        spread = self.inputs(deviation.unsqueeze(0)).to(torch.float32) + floor
         self.input_inv_deviation.copy_(1.0 / spread)
-        self.input_offset.copy_(-self.inputs(mean.unsqueeze(0)) / spread)
+        self.input_offset.copy_(-self.inputs(mean.unsqueeze(0)).to(torch.float32) / spread)
 
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.parameters())
