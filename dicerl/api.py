@@ -18,6 +18,7 @@ from dicerl.errors import CheckpointError, DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
+from dicerl.runtime import precision
 from dicerl.runtime.base import OnBatch
 from dicerl.runtime.launch import run_to_end
 from dicerl.runtime.setup import build_model, plan, prepare_model
@@ -40,6 +41,7 @@ def train(
         config = config.replace(**{"env.id": callable_id(make_env)})
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
+    config = precision.resolved(config, spec, machine.runtime, machine.device)
     model = prepare_model(config, spec, make_env)
     run = Run.create(config)
     return run_to_end(run, spec, machine, model, make_env, quiet=quiet, on_batch=on_batch)

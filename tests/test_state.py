@@ -39,8 +39,8 @@ def test_a_state_comes_back_from_json(serial):
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(RunState)])
 def test_a_missing_field_is_named(name):
     data = {k: v for k, v in RunState().to_dict().items() if k != name}
-    if name == "serial":  # other runtimes wrote none
-        assert RunState.from_dict(data).serial is None
+    if name in ("serial", "precision"):  # other runtimes wrote none; runs from before wrote none
+        assert RunState.from_dict(data) == RunState()
         return
     with pytest.raises(CheckpointError, match="format None" if name == "format" else f"no {name}"):
         RunState.from_dict(data)

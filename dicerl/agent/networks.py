@@ -96,6 +96,7 @@ class Network(nn.Module):
         # beyond this x the cosines would repeat their values
         self.max_x = math.log1p(whole.bandit.max_inv_temperature)
         self.num_actions = spec.num_actions
+        self.in_bfloat16 = whole.precision == "bfloat16" and spec.is_image
         torso = self.torso_name = self._choose_torso()
         self.normalise = config.normalise
         if self.normalise == "auto":
@@ -223,9 +224,12 @@ class Network(nn.Module):
             return self._normalise(x.to(torch.float32))
         # A part that fits into the cache goes through all of it at once: 6 instead of 10.5 ms for
         # 336 stacks of four frames.
-        out = torch.empty_like(x, dtype=torch.float32)
+        out = torch.empty_like(x, dtype=torch.bfloat16 if self.in_bfloat16 else torch.float32)
         for part, given in zip(out.split(PART), x.split(PART), strict=True):
-            self._normalise(part.copy_(given), out=part)
+            if self.in_bfloat16:
+                part.copy_(self._normalise(given.to(torch.float32)))
+            else:
+                self._normalise(part.copy_(given), out=part)
         return out
 
     def _normalise(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -240,15 +244,17 @@ class Network(nn.Module):
         ``inv_temperature`` [N].
         """
         x = self._normalised(self.inputs(observation))
-        if self.convolutions is not None:
-            x = self.convolutions(x)
-        x = x.flatten(1)
-        if self.conditioned:
-            assert inv_temperature is not None
-            angle = torch.log1p(inv_temperature).mul(math.pi / self.max_x).unsqueeze(-1)
-            x = torch.cat([x, torch.cos(angle * torch.arange(1, COSINES + 1, device=x.device))], -1)
-        features: Tensor = self.dense(x)
-        return features
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            if self.convolutions is not None:
+                x = self.convolutions(x)
+            x = x.flatten(1)
+            if self.conditioned:
+                assert inv_temperature is not None
+                angle = torch.log1p(inv_temperature).mul(math.pi / self.max_x).unsqueeze(-1)
+                waves = torch.cos(angle * torch.arange(1, COSINES + 1, device=x.device))
+                x = torch.cat([x, waves.to(x.dtype)], -1)
+            features: Tensor = self.dense(x)
+        return features.to(torch.float32)
 
     def initial_state(self, batch: int, device: torch.device | str | None = None) -> Tensor:
         """The recurrent state (h, c) at an episode's start: zeros.    [2, batch, H]"""

@@ -11,6 +11,7 @@ from dicerl.bench.whole import whole
 from dicerl.config import Config, flatten, validate
 from dicerl.envs import env_spec
 from dicerl.records.vocabulary import declared
+from dicerl.runtime import precision
 from dicerl.runtime.setup import plan
 
 # what the advice looks at, in the last train line of a whole
@@ -35,6 +36,8 @@ def bench(
     config = validate(config)
     spec = env_spec(config)
     chosen = plan(config, spec).runtime
+    measured = plan(config.replace(**{"runtime.kind": "process"}), spec)
+    config = precision.resolved(config, spec, measured.runtime, measured.device)
     plans = {
         kind: plan(config.replace(**{"runtime.kind": kind}), spec)
         for kind in dict.fromkeys([chosen, *runtimes])
@@ -79,6 +82,7 @@ def bench(
         "default_runtime": chosen,
         "cores": several.cores,
         "device": str(several.device),
+        "precision": config.runtime.precision,
         "num_envs": config.runtime.num_envs,
         "num_actors": several.num_actors,
         "num_learners": plans[best].num_learners,

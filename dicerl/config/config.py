@@ -23,6 +23,7 @@ ADDED = (
     ("bandit", "record"),
     ("collector", "replay_memory"),
     ("optimizer", "decay"),
+    ("runtime", "precision"),
     ("checkpoint", "exact"),
 )
 
@@ -305,6 +306,11 @@ class RuntimeConfig:
         0, "threads that share each batch of a learner; 0: by cores", range=(0, 4096)
     )
     device: str = row("auto", "of the learner: auto, cpu, cuda, cuda:1")
+    precision: Literal["auto", "float32", "bfloat16"] = row(
+        "auto",
+        "of an image's torso; auto: bfloat16 in the runtime process where a short measurement finds"
+        " it faster, else float32",
+    )
     push_every: int = row(
         25,
         "updates between pushes of parameters",
@@ -389,6 +395,13 @@ class Config:
     def replayed(self) -> int:
         """The number of replayed sequences in each batch."""
         return round(self.collector.replay * self.sequence.batch)
+
+    @property
+    def precision(self) -> str:
+        """What the torso is computed in. A run's own config names it (runtime/precision.py); where
+        that is still ``auto``, in runs from before there was a choice, it is float32.
+        """
+        return "bfloat16" if self.runtime.precision == "bfloat16" else "float32"
 
     def to_dict(self) -> dict[str, Any]:
         """The config as nested dicts; ``from_dict`` reads them."""

@@ -47,6 +47,7 @@ class RunState:
     total_updates: int = 0  # of the whole run
     metrics_offset: int = 0  # bytes of metrics.jsonl that belong to this checkpoint
     config_hash: str = ""
+    precision: str = "float32"  # of the torso (runtime.precision)
     serial: SerialState | None = None  # None: from another runtime, which saves no sequences
     format: int = FORMAT
 
@@ -62,7 +63,8 @@ class RunState:
         if data.get("format") != FORMAT:
             raise CheckpointError(f"format {data.get('format')!r}; this version reads {FORMAT}")
         serial = data.get("serial")
-        values = {"serial": None, **data}
+        # precision: missing in checkpoints from before there was a choice
+        values = {"serial": None, "precision": "float32", **data}
         if serial is not None:
             values["serial"] = _build(SerialState, serial)
         state: RunState = _build(cls, values)

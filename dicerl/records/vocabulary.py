@@ -291,6 +291,7 @@ EVENT = Kind(
         ),
         Field("version", "", "start, resume: version of dicerl"),
         Field("commit", "", "start, resume: its git commit, where it has one"),
+        Field("precision", "", "start, resume: of the torso (`runtime.precision`)"),
         Field("bandits", "", "start: mode, width and learning rate of each bandit, by vote"),
         Field("reason", "", "Why, in words"),
         Field("traceback", "", "Of a crash"),

@@ -46,6 +46,7 @@ class Coordinator:
             start or RunState(),
             total_updates=plan.total_updates,
             config_hash=config.hash(),
+            precision=config.precision,
             serial=None,
         )
         self._forget_lost_best()
@@ -62,11 +63,12 @@ class Coordinator:
         self.metrics = Metrics(
             run.directory, config.tensorboard, self._state.metrics_offset, self.frames
         )
+        made_by = {**software(), "precision": config.precision}
         if start is not None:
-            self.event("resume", **software(), updates=self.updates)
+            self.event("resume", **made_by, updates=self.updates)
         else:
             votes = [vote for joint in self.behaviours.votes for vote in joint.votes]
-            self.event("start", **software(), bandits=[vote.describe() for vote in votes])
+            self.event("start", **made_by, bandits=[vote.describe() for vote in votes])
 
     @property
     def agent_steps(self) -> int:

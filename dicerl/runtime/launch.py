@@ -122,7 +122,8 @@ def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run:
         f"  observation {shape} {spec.observation_dtype}, {spec.num_actions} actions,"
         f" {config.runtime.num_envs} environments",
         f"  network {network.torso_name}, {lstm}, {network.num_parameters():,} parameters on"
-        f" {plan.device}, inputs {network.normalise}",
+        f" {plan.device} in {'bfloat16' if network.in_bfloat16 else 'float32'}, inputs"
+        f" {network.normalise}",
         f"  runtime {plan.runtime} on {plan.cores} cores: {plan.num_actors} actor(s),"
         f" {plan.num_learners} learner(s) with {plan.learner_threads} thread(s)",
         f"  collector {plan.capacity} slots of {amount(plan.slot_bytes)}:"
