@@ -249,3 +249,20 @@ def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, mo
     reasons = {line["reason"] for line in lines(run, event="evaluator_died")}
     assert reasons == {"did nothing for 0 s"} or reasons == {"did nothing for 1 s"}
     assert not lines(run, kind="evaluation")
+
+
+def test_the_end_is_evaluated_once(tmp_path):
+    """Where the last evaluation is due at the end, that is the final one."""
+    config = dicerl.preset(
+        "debug",
+        **{
+            "env.id": "CartPole-v1",
+            "runtime.kind": "process",
+            "frames": 600,
+            "evaluation.every": 600,
+            "run_dir": str(tmp_path / "run"),
+        },
+    )
+    dicerl.train(config, quiet=True)
+    written = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    assert len(written) == 1

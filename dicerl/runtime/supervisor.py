@@ -85,7 +85,7 @@ class Supervisor:
         c = self.coordinator
         while not c.collected_all() and not self._stop():
             self._tick()
-            if c.evaluation_due():
+            if c.evaluation_due() and not c.collected_all():  # the last one follows below
                 self._evaluate()
             if c.checkpoint_due() and self._folder is None:
                 self._save()
