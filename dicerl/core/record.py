@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 WIDTH = 3.0  # tiles: deviation of the window in which a Record averages
+FRACTION = 8  # of all episodes, what a Record remembers at least: 1 / this
 MEMORY = 50  # episodes, at most, of a Record's own baseline: returns grow as the agent learns
 
 
@@ -43,15 +44,17 @@ class Baseline:
 
 
 class Record:
-    """The evidence for each of K tiles in about the last ``memory`` episodes.
+    """The evidence for each of K tiles in about the last ``memory`` episodes, or the last eighth of
+    all, if that is more.
 
     A bandit's value follows the newest returns, as a search must; where returns are noisy and many
     tiles alike, the largest of K such values is a lucky one. The record forgets more slowly, looks
     at more of a tile's neighbours, and distrusts what was seen seldom. g_e is what a Baseline
-    leaves of the return of the episode e episodes ago:
+    leaves of the return of the episode e episodes ago, f_e what is not forgotten of it:
 
-        n_i = sum_e (1 - 1/memory)^e [x_e in tile i]
-        s_i = sum_e (1 - 1/memory)^e [x_e in tile i] g_e
+        n_i = sum_e f_e [x_e in tile i]
+        s_i = sum_e f_e [x_e in tile i] g_e
+        f_e = product over the e episodes since of 1 - 1 / max(memory, episodes so far / 8)
         k_ij = exp(-((i - j) / WIDTH)^2 / 2)
         merit_i = (k s)_i / (k n)_i - d / sqrt((k n)_i)
 
@@ -70,7 +73,7 @@ class Record:
     def update(self, tile: int, g: float) -> None:
         """Remember the return ``g`` of an episode in ``tile``."""
         g = self._baseline.remove(g)
-        kept = 1.0 - 1.0 / self.memory
+        kept = 1.0 - 1.0 / max(self.memory, self._baseline.seen / FRACTION)
         self.number *= kept
         self.sum *= kept
         self.number[tile] += 1.0
