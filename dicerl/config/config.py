@@ -181,8 +181,8 @@ class BanditConfig:
     min_visits: int = row(1, "episodes a tile needs to be the best region", range=(1, 1e9))
     record: int = row(
         0,
-        "episodes that say which region is best, at least; an eighth of all, if that is more. 0: the"
-        " bandits' values, as printed",
+        "episodes that say which region is best; an eighth of all, if that is more. 0: the bandits'"
+        " values, as printed",
         range=(0, 1e9),
     )
 
