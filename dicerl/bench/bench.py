@@ -36,13 +36,12 @@ def bench(
     config = validate(config)
     spec = env_spec(config)
     chosen = plan(config, spec).runtime
-    measured = plan(config.replace(**{"runtime.kind": "process"}), spec)
-    config = precision.resolved(config, spec, measured.runtime, measured.device)
     plans = {
         kind: plan(config.replace(**{"runtime.kind": kind}), spec)
         for kind in dict.fromkeys([chosen, *runtimes])
     }
     several = plans.get("process", plans[chosen])  # its actors share the environments
+    config = precision.resolved(config, spec, several.runtime, several.device)
     alone: list[dict[str, float]] = []
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in plans}
     for turn in range(repeat):
