@@ -11,6 +11,7 @@ import probe
 from dicerl.agent.networks import Network
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
+from dicerl.errors import ConfigError
 from dicerl.runtime import precision
 
 CPU = torch.device("cpu")
@@ -121,6 +122,13 @@ def test_auto_measures_only_where_bfloat16_may_pay(monkeypatch):
     monkeypatch.setattr(precision, "speedup", lambda c, s: 1.7)
     assert resolved(config) == "float32"
     assert resolved(laptop(**{"runtime.precision": "bfloat16"}), "serial") == "bfloat16"
+
+
+def test_bfloat16_without_images_is_refused():
+    """Else a checkpoint would name a precision that nothing was computed in."""
+    vector = EnvSpec("x", (4,), np.dtype(np.float32), 2)
+    with pytest.raises(ConfigError, match=r"runtime.precision is 'bfloat16'; it is for images"):
+        precision.resolved(laptop(**{"runtime.precision": "bfloat16"}), vector, "serial", CPU)
 
 
 def test_the_measurement_is_a_ratio_and_leaves_threads_alone(monkeypatch):

@@ -8,8 +8,9 @@ they are versioned, pushed and saved with the parameters.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -96,7 +97,7 @@ class Network(nn.Module):
         # beyond this x the cosines would repeat their values
         self.max_x = math.log1p(whole.bandit.max_inv_temperature)
         self.num_actions = spec.num_actions
-        self.in_bfloat16 = whole.precision == "bfloat16" and spec.is_image
+        self.in_bfloat16 = whole.precision == "bfloat16"
         torso = self.torso_name = self._choose_torso()
         self.normalise = config.normalise
         if self.normalise == "auto":
@@ -239,12 +240,17 @@ class Network(nn.Module):
         x = torch.addcmul(self.input_offset, x, self.input_inv_deviation, out=out)
         return x.clamp_(-clip, clip)
 
+    def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        if self.in_bfloat16:
+            return torch.autocast(device.type, torch.bfloat16)
+        return contextlib.nullcontext()  # a tenth of what it takes to enter a disabled autocast
+
     def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
         """The features [N, hidden] of observations [N, ...]; a conditioned network also needs
         ``inv_temperature`` [N].
         """
         x = self._normalised(self.inputs(observation))
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+        with self._precision(x.device):
             if self.convolutions is not None:
                 x = self.convolutions(x)
             x = x.flatten(1)

@@ -15,6 +15,7 @@ import torch
 from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.envs.base import EnvSpec
+from dicerl.errors import ConfigError
 
 WORTH = 1.1  # times as fast, at least: less is not worth the rounding
 SECONDS = 0.2  # of each measurement
@@ -23,9 +24,16 @@ FRAMES = 64  # of a measured batch
 
 
 def resolved(config: Config, spec: EnvSpec, runtime: str, device: torch.device) -> Config:
-    """``config`` with a precision in the place of ``auto``. Serial runs are to give the same
-    numbers everywhere: float32. So do runs beside a GPU, whose actors stay on the CPU.
+    """``config`` with a precision in the place of ``auto``; bfloat16 is refused where there is no
+    torso of images. Serial runs are to give the same numbers everywhere: float32. Runs beside a
+    GPU, whose actors stay on the CPU, have float32, too.
     """
+    if config.runtime.precision == "bfloat16" and not spec.is_image:
+        raise ConfigError(
+            "runtime.precision",
+            "bfloat16",
+            f"it is for images; {spec.name} observes {spec.observation_shape}: use float32 or auto",
+        )
     if config.runtime.precision != "auto":
         return config
     measured = runtime == "process" and device.type == "cpu" and spec.is_image and has_bfloat16()
