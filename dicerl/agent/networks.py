@@ -243,7 +243,7 @@ class Network(nn.Module):
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         if self.in_bfloat16:
             return torch.autocast(device.type, torch.bfloat16)
-        return contextlib.nullcontext()  # a tenth of what it takes to enter a disabled autocast
+        return contextlib.nullcontext()  # a disabled autocast takes 4.5 us a call
 
     def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
         """The features [N, hidden] of observations [N, ...]; a conditioned network also needs
