@@ -17,8 +17,10 @@ from dicerl.parts.collector import build
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.run import Run
 from dicerl.runtime import setup
+from dicerl.runtime.device import choose_device
 from dicerl.runtime.launch import describe
-from dicerl.runtime.setup import amount, choose_device, moments, plan
+from dicerl.runtime.machine import amount
+from dicerl.runtime.setup import moments, plan
 
 SPEC = EnvSpec("test", (4, 6), np.dtype(np.uint8), 3)
 

@@ -137,25 +137,31 @@ class ActorCritic:
             extra["last_reward"] = self.shaped(tensor(last_reward))[None]
         if self.network.conditioned:
             extra["inv_temperature"] = numbers["inv_temperature"][None]
-        out = self.network.unroll(tensor(observation)[None], state, None, **extra)
+        out = self.network.unroll(tensor(observation)[None], state, None, **extra, starts=None)
         scale = float(self.network.advantage_scale) if self._normalised else 1.0
         inv_temperature, weight = family.components(self.config.behaviour.family, numbers, scale)
         log_pi = policy.log_probs(out.advantage[0], inv_temperature, weight)
         return PolicyStep(log_pi.cpu().numpy(), scale, out)
 
-    def window(self, batch: dict[str, Tensor]) -> PolicyWindow:
+    def window(
+        self, batch: dict[str, Tensor], starts: frozenset[int] | None = None
+    ) -> PolicyWindow:
         """Run a batch of windows [L, B, ...] (parts/sequence.py) from the stored state, burn-in
         without gradient; return the steps after burn-in.
+
+        ``starts`` are the steps at which an episode starts in any of the windows, where the caller
+        knows them (agent/lstm.py).
         """
         start = self.config.sequence.burn_in
         first, extra = self._beside(batch)
         observation = self._observation(batch, first)
-        state = self._warmed_up(batch, observation, first, extra)
+        state = self._warmed_up(batch, observation, first, extra, starts)
         out = self.network.unroll(
             observation[start:],
             state,
             first[start:],
             **{name: x[start:] for name, x in extra.items()},
+            starts=None if starts is None else frozenset(t - start for t in starts if t >= start),
         )
         scale = batch["scale"][start:]
         numbers = {name: batch[name][start:] for name in self._numbers}
@@ -194,7 +200,12 @@ class ActorCritic:
         return first, extra
 
     def _warmed_up(
-        self, batch: dict[str, Tensor], observation: Tensor, first: Tensor, extra: dict[str, Tensor]
+        self,
+        batch: dict[str, Tensor],
+        observation: Tensor,
+        first: Tensor,
+        extra: dict[str, Tensor],
+        starts: frozenset[int] | None = None,
     ) -> Tensor:
         state, end = batch["state"].transpose(0, 1), self.config.sequence.burn_in
         if not end or self.network.lstm is None:
@@ -205,6 +216,7 @@ class ActorCritic:
                 state,
                 first[:end],
                 **{name: x[:end] for name, x in extra.items()},
+                starts=None if starts is None else frozenset(t for t in starts if t < end),
             ).state
 
     @torch.no_grad()
@@ -237,19 +249,18 @@ class ActorCritic:
         seen = returns[returns != 0]  # where rewards are rare, their size and not their rarity
         if not seen.size:
             return
-        size = weights["return_size"]
-        before, batches = size.tolist()
-        rate = max(1.0 / (batches + 1), SIZE_RATE)
         square = float(np.square(seen, dtype=np.float64).mean())
+        size = weights["return_size"]
+        # tensors, not numbers: the host does not wait for a GPU
+        before, batches = size.double()
+        rate = (1.0 / (batches + 1)).clamp_min(SIZE_RATE)
         now = before + rate * (min(max(square, SMALLEST), LARGEST) - before)
-        size.copy_(torch.tensor([now, batches + 1]))
-        if batches:
-            ratio = math.sqrt(before / now)
-            for head in (weights["value_head.weight"], weights["advantage_head.weight"]):
-                head.mul_(ratio)
-            for bias in (weights["value_head.bias"], weights["advantage_head.bias"]):
-                bias.mul_(ratio)
-            weights["advantage_scale"].mul_(ratio).clamp_(min=SCALE_FLOOR)
+        size.copy_(torch.stack([now, batches + 1]))
+        ratio = torch.where(batches > 0, (before / now).sqrt(), 1.0).to(torch.float32)
+        for head in ("value_head", "advantage_head"):
+            weights[f"{head}.weight"].mul_(ratio)
+            weights[f"{head}.bias"].mul_(ratio)
+        weights["advantage_scale"].mul_(ratio).clamp_(min=SCALE_FLOOR)
 
     def window_returns(self, batch: dict[str, np.ndarray]) -> np.ndarray | None:
         """The returns inside a batch's trained steps [T, B], shaped but in no unit; None if none is

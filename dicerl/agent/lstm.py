@@ -111,13 +111,22 @@ class _Steps(torch.autograd.Function):
 
 
 def unroll(
-    x: Tensor, h: Tensor, c: Tensor, first: Tensor, module: torch.nn.LSTM
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    first: Tensor,
+    module: torch.nn.LSTM,
+    starts: frozenset[int] | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Run ``module`` over x [T, B, F] from (h, c), [B, H] each, reset to zero where ``first``
     [T, B]; return h_t [T, B, H] and the last (h, c).
+
+    ``starts`` are the steps with a reset, where the caller knows them: to look them up in ``first``
+    the host would wait for a GPU.
     """
     weight_ih, weight_hh, bias_ih, bias_hh = module.all_weights[0]
-    starts = frozenset(torch.nonzero(first.any(1)).flatten().tolist())
+    if starts is None:
+        starts = frozenset(torch.nonzero(first.any(1)).flatten().tolist())
     keep = (~first).to(x.dtype).unsqueeze(-1)
     inputs = torch.nn.functional.linear(x, weight_ih, bias_ih + bias_hh)
     steps: Any = _Steps.apply

@@ -274,12 +274,13 @@ class Network(nn.Module):
         last_action: Tensor | None = None,
         last_reward: Tensor | None = None,
         inv_temperature: Tensor | None = None,
+        starts: frozenset[int] | None = None,
     ) -> Output:
         """Run observations [T, B, ...] from ``state`` [2, B, H]; where ``first`` [T, B] an episode
         starts and the state is reset to zero.
 
         ``last_action`` [T, B] is -1 where there was none; ``inv_temperature`` [T, B] is an input of
-        a conditioned network.
+        a conditioned network; ``starts`` as in ``lstm.unroll``.
         """
         steps, batch = observation.shape[:2]
         condition = None
@@ -301,7 +302,7 @@ class Network(nn.Module):
                 last = torch.cat([one_hot, last_reward.unsqueeze(-1)], -1)
             x = torch.cat([x, last], -1)
         if self.lstm is not None:
-            y, state = self._lstm(x, state, first)
+            y, state = self._lstm(x, state, first, starts)
             x = torch.cat([y, x], -1) if self.config.skip else y
         return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, x, state)
 
@@ -315,13 +316,15 @@ class Network(nn.Module):
         predicted = self.forward_model(torch.cat([hidden[:-1], taken], -1))
         return predicted, self.inverse_model(torch.cat([features[:-1], features[1:]], -1))
 
-    def _lstm(self, x: Tensor, state: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _lstm(
+        self, x: Tensor, state: Tensor, first: Tensor | None, starts: frozenset[int] | None
+    ) -> tuple[Tensor, Tensor]:
         """Run torch's fused LSTM if no episode starts, our own if there are resets. A single step
         without gradient uses a plain cell: oneDNN packs its weights in every call, which is several
         times the work of one step.
         """
         assert self.lstm is not None
-        resets = first is not None and bool(first.any())
+        resets = first is not None and bool(first.any() if starts is None else starts)
         h, c = state
         if x.shape[0] == 1 and not torch.is_grad_enabled():
             if resets:
@@ -329,7 +332,7 @@ class Network(nn.Module):
             h, c = torch.lstm_cell(x[0], (h, c), *self.lstm.all_weights[0])
             y = h[None]
         elif resets:
-            y, (h, c) = lstm.unroll(x, h, c, first, self.lstm)  # type: ignore[arg-type]
+            y, (h, c) = lstm.unroll(x, h, c, first, self.lstm, starts)  # type: ignore[arg-type]
         else:
             y, (h, c) = self.lstm(x, (h[None].contiguous(), c[None].contiguous()))
             h, c = h[0], c[0]

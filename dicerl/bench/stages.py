@@ -1,7 +1,10 @@
 """Throughput of each stage on one thread, and the limit they set.
 
-    limit = cores / (1/env + 1/infer + uses * (1/train + burn_in/T * 1/burn_in_forward)),
+    acting = 1/env + 1/infer
+    training = uses * (1/train + burn_in/T * 1/burn_in_forward)
     uses = reuse * batch / (batch - replayed)
+    limit = cores / (acting + training)                          on a CPU
+            min((cores - 1) / acting, 1 / training)              beside a GPU that trains
 
 Every rate is in agent steps per second; steps that reset an environment do not count. A
 feed-forward network has no burn-in.
@@ -20,22 +23,41 @@ from dicerl.agent.actor_critic import sample
 from dicerl.config import Config
 from dicerl.core.family import NUMBERS
 from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
-from dicerl.parts.learner import NOT_TRAINED_ON, Learner
+from dicerl.parts.learner import Learner
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
+from dicerl.parts.staging import NOT_TRAINED_ON
 from dicerl.runtime.machine import keep_freed_memory
 from dicerl.runtime.setup import Plan, build_model
 
 
-def rate(call: Callable[[], Any], steps: float, seconds: float) -> float:
+def rate(
+    call: Callable[[], Any], steps: float, seconds: float, finish: Callable[[], None] = lambda: None
+) -> float:
     """Steps per second of ``call``, which does ``steps`` of them, averaged over the whole time:
-    what slows the machine now and then slows a real run, too.
+    what slows the machine now and then slows a real run, too. ``finish`` waits for what a device
+    has not done yet.
     """
     call()
+    finish()
     count, start = 0, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds or count == 0:
+    while time.perf_counter() - start < seconds or count == 0:
         call()
         count += 1
-    return count * steps / passed
+    finish()
+    return count * steps / (time.perf_counter() - start)
+
+
+def limit(rates: dict[str, float], config: Config, cores: int, on_cpu: bool) -> float:
+    """Agent steps per second at most, from the stages' rates."""
+    sequence = config.sequence
+    uses = sequence.reuse * sequence.batch / (sequence.batch - config.replayed)
+    acting = 1 / rates["env_steps_per_s"] + 1 / rates["inference_steps_per_s"]
+    training = uses / rates["train_steps_per_s"]
+    if rates["burn_in_steps_per_s"]:
+        training += uses * sequence.burn_in / sequence.length / rates["burn_in_steps_per_s"]
+    if on_cpu:
+        return cores / (acting + training)
+    return min(max(1, cores - 1) / acting, 1 / training)
 
 
 def stages(
@@ -79,8 +101,12 @@ def stages(
     say("inference alone …")
     result["inference_steps_per_s"] = rate(infer, valid * n, seconds)
 
+    def finish() -> None:
+        if machine.device.type == "cuda":
+            torch.cuda.synchronize(machine.device)
+
     burn_in, size, length = config.sequence.burn_in, config.sequence.batch, config.sequence.length
-    rate_of_burn_in = float("inf")
+    result["burn_in_steps_per_s"] = 0.0  # there is none
     if burn_in and config.network.lstm:
         model.to(machine.device)
         data = {
@@ -89,26 +115,19 @@ def stages(
             if name not in NOT_TRAINED_ON
         }
         say("burn-in forward alone …")
-        rate_of_burn_in = rate(lambda: model.burn_in(data), valid * burn_in * size, seconds)
+        result["burn_in_steps_per_s"] = rate(
+            lambda: model.burn_in(data), valid * burn_in * size, seconds, finish
+        )
     trained = build_model(config.replace(**{"sequence.burn_in": 0}), spec)
     learner = Learner(trained, machine.total_updates, machine.device)
     fields = schema(config, spec)
     batch = {name: x[burn_in:] if fields[name].per_step else x for name, x in batch.items()}
     say("training alone …")
     result["train_steps_per_s"] = rate(
-        lambda: learner.update(batch), valid * length * size, seconds
+        lambda: learner.update(batch), valid * length * size, seconds, finish
     )
-    uses = config.sequence.reuse * size / (size - config.replayed)
-    cost = (
-        1 / result["env_steps_per_s"]
-        + 1 / result["inference_steps_per_s"]
-        + uses * (1 / result["train_steps_per_s"] + burn_in / length / rate_of_burn_in)
-    )
-    result |= {
-        "burn_in_steps_per_s": rate_of_burn_in if np.isfinite(rate_of_burn_in) else 0.0,
-        "limit_steps_per_s": machine.cores / cost,
-    }
-    return result
+    on_cpu = machine.device.type == "cpu"
+    return result | {"limit_steps_per_s": limit(result, config, machine.cores, on_cpu)}
 
 
 def _played(

@@ -57,13 +57,17 @@ def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN
     """Add ``--<field>`` for every config field except ``hidden`` ones, grouped by section. Only
     options that were given appear in the parsed arguments.
     """
-    parser.add_argument(
-        "--runtime",
-        dest="runtime.kind",
-        default=argparse.SUPPRESS,
-        metavar=describe_type(fields_of()["runtime.kind"][0]),
-        help="auto picks by cores",
-    )
+    for short, name, text in (
+        ("--runtime", "runtime.kind", "auto picks by cores"),
+        ("--device", "runtime.device", "that trains: auto, cpu, cuda, cuda:1"),
+    ):
+        parser.add_argument(
+            short,
+            dest=name,
+            default=argparse.SUPPRESS,
+            metavar=describe_type(fields_of()[name][0]),
+            help=text,
+        )
     groups: dict[str, Any] = {}
     default = Config()
     for name, (kind, field) in fields_of().items():

@@ -22,9 +22,8 @@ from dicerl.errors import DicerlError
 from dicerl.parts.diagnostics import Lag, diagnose, policy_lag
 from dicerl.parts.objective import Objective, Scaling, Targets, draw_scaling, objective
 from dicerl.parts.optimizer import Optimizer
-from dicerl.parts.sequence import Arrays, schema
-
-NOT_TRAINED_ON = ("stream", "created")  # fields that only record a window's origin
+from dicerl.parts.sequence import Arrays, episode_starts, schema, window_length
+from dicerl.parts.staging import Fetching, Staging
 
 
 class Learner:
@@ -37,6 +36,9 @@ class Learner:
     starts an update from the current weights; while it computes, the others apply theirs, so its
     gradient is late by about as many updates as there are other learners. ``publish`` is called
     with the network's vector and its version every ``runtime.push_every`` updates.
+
+    On a GPU, ``update`` only tells the device what to do (parts/staging.py): weights are published
+    by the next call, or by ``settle``. Acting stays on the CPU, so float32 there is the same here.
     """
 
     def __init__(
@@ -64,6 +66,13 @@ class Learner:
                 self.threads, initializer=torch.set_num_threads, initargs=(1,)
             )
         fields = schema(self.config, model.spec)
+        self._staging = Staging(
+            fields, window_length(self.config), self.config.sequence.batch, self.device
+        )
+        self._fetching = None
+        if self.device.type == "cuda":
+            torch.backends.cudnn.allow_tf32 = False
+            self._fetching = Fetching(self.weights.vector.numel())
         self._per_step = {name for name, field in fields.items() if field.per_step}
         self._trained = list(self.network.parameters())
         self.gradient = torch.zeros(self.weights.num_trained, device=self.device)
@@ -89,6 +98,7 @@ class Learner:
         ``number`` is the batch's number in the run, which distinguishes batches that several
         learners train at the same time; by default it is the number of updates.
         """
+        self.settle()
         self._measure(batch)
         self.fetch()
         scaling = draw_scaling(self.config, self.updates if number is None else number, self.device)
@@ -98,12 +108,10 @@ class Learner:
         if trained[:, new].any():
             version = batch["version"][self.config.sequence.burn_in : -1, new][trained[:, new]]
             self.lags.append(policy_lag(version, self.updates))
-        data = {
-            name: torch.from_numpy(array).to(self.device, non_blocking=True)
-            for name, array in batch.items()
-            if name not in NOT_TRAINED_ON
-        }
-        found = self._compute_gradient(data, scaling)
+        data = self._staging.send(batch)
+        # on a CPU each thread looks in its own sequences
+        starts = None if self.device.type == "cpu" else episode_starts(batch["valid"])
+        found = self._compute_gradient(data, scaling, starts)
         norm = self.optimizer.clip(self.gradient)
         with self.weights.lock:
             update = self.weights.updates
@@ -113,7 +121,8 @@ class Learner:
             self.weights.updates = update + 1
             self.weights.steps_trained += steps
             if self.weights.updates % self.config.runtime.push_every == 0:
-                self.publish()
+                self._begin_publishing()
+        self._staging.trained()
         if not diagnose:
             return None
         return self._diagnose(batch, found, scaling, norm, update) | rates._asdict()
@@ -149,20 +158,40 @@ class Learner:
                 vector.copy_(self.weights.vector)
                 self._fetched = self.updates
 
+    def buffers(self) -> Arrays | None:
+        """The arrays that the next batch is best read into; None: anywhere."""
+        return self._staging.buffers()
+
     def publish(self) -> None:
         """Publish the current weights. Call it with the weights' lock held, or while no other
         learner trains.
         """
-        if self._publish is not None:
-            self._publish(self.weights.vector.detach().cpu(), self.updates)
+        self._begin_publishing()
+        self.settle()
 
-    def _compute_gradient(self, data: dict[str, Tensor], scaling: Scaling) -> Objective:
+    def _begin_publishing(self) -> None:
+        if self._publish is None:
+            return
+        if self._fetching is None:
+            self._publish(self.weights.vector.detach().cpu(), self.updates)
+        else:
+            self._fetching.begin(self.weights.vector, self.updates)
+
+    def settle(self) -> None:
+        """Publish weights that are on their way from a GPU."""
+        fetched = None if self._fetching is None else self._fetching.end()
+        if fetched is not None and self._publish is not None:
+            self._publish(*fetched)
+
+    def _compute_gradient(
+        self, data: dict[str, Tensor], scaling: Scaling, starts: frozenset[int] | None
+    ) -> Objective:
         """Compute the gradient of the batch's loss into ``gradient``. Every loss is a mean over
         valid steps, so the batch's is the mean of its shards' losses, weighted by their number of
         valid steps.
         """
         if self._pool is None:
-            found = objective(self.model, data, scaling)
+            found = objective(self.model, data, scaling, starts)
             torch._foreach_copy_(self._gradients, self._gradient_of(found.losses.total))
             return found
         batch = data["valid"].shape[1]

@@ -49,16 +49,21 @@ class Objective(NamedTuple):
     valid: Tensor  # [T, B]
 
 
-def objective(model: ActorCritic, batch: dict[str, Tensor], scaling: Scaling) -> Objective:
+def objective(
+    model: ActorCritic,
+    batch: dict[str, Tensor],
+    scaling: Scaling,
+    starts: frozenset[int] | None = None,
+) -> Objective:
     """The objective of a batch of windows [L, B, ...]; the update is the gradient of its
-    ``losses.total``.
+    ``losses.total``. ``starts`` as in ``ActorCritic.window``.
     """
     cfg, start = model.config.loss, model.config.sequence.burn_in
     log_mu, discount, valid = (batch[n][start:-1] for n in ("log_prob", "discount", "valid"))
     reward = model.shaped(batch["reward"][start:-1])  # [T, B], as those above
     actions = batch["action"][start:]  # [T + 1, B]: the last step only bootstraps
 
-    window = model.window(batch)
+    window = model.window(batch, starts)
     value, advantage, inv, weight = window.value, window.advantage, *window.policy
     log_pi = policy.log_probs(advantage.detach() if cfg.stop_pi else advantage, inv, weight)
     every_q = _critic(cfg, value, advantage, log_pi)  # [T + 1, B, A], as log_pi

@@ -101,6 +101,13 @@ def window_bytes(fields: Schema, length: int) -> int:
     )
 
 
+def episode_starts(valid: np.ndarray) -> frozenset[int]:
+    """The steps at which an episode starts in any of the windows ``valid`` [L, B] belongs to: those
+    after an invalid one.
+    """
+    return frozenset((np.flatnonzero(~valid[:-1].all(1)) + 1).tolist())
+
+
 class Store:
     """Slots for ``count`` sequences, time-major, in memory that processes can share."""
 
@@ -134,9 +141,14 @@ class Store:
             else:
                 to[:, slots] = source[:, columns]
 
-    def read(self, slots: list[int]) -> Arrays:
-        """Copy a batch out of ``slots``: [L, B, ...], or [B, ...] for fields not per step."""
-        return {
-            n: np.take(self.arrays[n], slots, axis=1 if f.per_step else 0)
-            for n, f in self.fields.items()
-        }
+    def read(self, slots: list[int], into: Arrays | None = None) -> Arrays:
+        """Copy a batch out of ``slots``: [L, B, ...], or [B, ...] for fields not per step. Return
+        ``into``, if given, or new arrays.
+        """
+        found: Arrays = {} if into is None else into
+        for name, field in self.fields.items():
+            # "clip": with an ``out``, numpy would else make a copy of its own first
+            found[name] = np.take(
+                self.arrays[name], slots, 1 if field.per_step else 0, found.get(name), "clip"
+            )
+        return found

@@ -17,7 +17,8 @@ from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.base import OnBatch, RunContext, Runtime
 from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.setup import Plan, amount
+from dicerl.runtime.machine import amount
+from dicerl.runtime.setup import Plan
 
 
 def run_to_end(

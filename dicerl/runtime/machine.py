@@ -93,3 +93,11 @@ def take_long_time_slices() -> None:
             "IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, int(TIME_SLICE * 1e9), 0, 0
         )
         ctypes.CDLL(None).syscall(number, 0, attr, 0)
+
+
+def amount(size: float) -> str:
+    """A number of bytes as text, in KiB, MiB or GiB."""
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if size >= 2 ** (power - 2):
+            return f"{size / 2**power:.2f} {unit}"
+    return f"{size / 2**10:.1f} KiB"

@@ -186,6 +186,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
         # One message an update: a trained batch is reported when the next one is copied, or at once
         # if none is waiting.
         if trained and not channel.waits():
+            learner.settle()
             channel.send(BatchProgress([], trained, diagnostics))
             trained, diagnostics = False, None
         with times("starved"):
@@ -193,7 +194,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
         match message:
             case Batch(slots, diagnose, number):
                 with times("copying"):
-                    batch = shared.store.read(slots)
+                    batch = shared.store.read(slots, learner.buffers())
                 channel.send(BatchProgress(slots, trained, diagnostics))
                 if on_batch is not None:
                     learner.fetch()

@@ -144,11 +144,12 @@ class SerialRuntime:
         """Train every batch that is ready."""
         while self.collector.ready():
             self._train_batch()
+        self.learner.settle()
 
     def _train_batch(self) -> None:
         slots = self.collector.next_batch()
         with self.times("copying"):
-            batch = self.store.read(slots)
+            batch = self.store.read(slots, self.learner.buffers())
         self.collector.taken(slots)
         if self._context.on_batch is not None:
             self._context.on_batch(self.learner, batch)

@@ -22,7 +22,8 @@ from dicerl.parts.optimizer import total_updates
 from dicerl.parts.sequence import schema, window_bytes, window_length
 from dicerl.records import checkpoint
 from dicerl.records.checkpoint import Checkpoint
-from dicerl.runtime.machine import available_memory, cores
+from dicerl.runtime.device import choose_device, require_device_memory
+from dicerl.runtime.machine import amount, available_memory, cores
 
 LEARNERS = 2  # at most, if chosen here: a gradient is that many updates late, less one
 ENVS_PER_ACTOR = 8  # at least, if chosen here
@@ -46,20 +47,6 @@ class Plan:
     @property
     def store_bytes(self) -> int:
         return self.capacity * self.slot_bytes
-
-
-def choose_device(name: str) -> torch.device:
-    """The torch device for ``runtime.device``; auto prefers a GPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            "runtime.device", name, f"it cannot be used here: {str(error).splitlines()[0]}"
-        ) from None
-    return device
 
 
 def plan(config: Config, spec: EnvSpec) -> Plan:
@@ -107,6 +94,8 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         # kept sequences in a batch under way cannot make room
         capacity += kept + config.sequence.batch
     _require_memory(config, spec, runtime, actors, learners, capacity, slot)
+    if device.type == "cuda":
+        require_device_memory(config, spec, *torch.cuda.mem_get_info(device))
     return Plan(
         runtime,
         device,
@@ -187,14 +176,6 @@ def _require_memory(
             f" environments' own) and the network {amount(network)}; this machine has"
             f" {amount(free)} free: use less",
         )
-
-
-def amount(size: float) -> str:
-    """A number of bytes as text, in KiB, MiB or GiB."""
-    for unit, power in (("GiB", 30), ("MiB", 20)):
-        if size >= 2 ** (power - 2):
-            return f"{size / 2**power:.2f} {unit}"
-    return f"{size / 2**10:.1f} KiB"
 
 
 def build_model(config: Config, spec: EnvSpec) -> ActorCritic:
