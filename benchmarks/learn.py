@@ -107,6 +107,9 @@ BENCHMARKS: dict[str, list[list[str]]] = {
         for s in range(3)
     ],
 }
+# More episodes of the finished agents, played by `dicerl evaluate`: to tell the best region from
+# greedy play MinAtar needs many.
+EVALUATED = {"atari": 32, "atari_serial": 32, "minatar": 256}
 
 
 def hardware() -> dict[str, object]:
@@ -149,21 +152,21 @@ def dicerl(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def evaluated(run_dir: str) -> dict[str, object]:
+def evaluated(run_dir: str, episodes: int) -> dict[str, object]:
     """What `dicerl evaluate` finds of a finished run, at the best region and greedy: episodes that
     training has not seen.
     """
     found: dict[str, object] = {}
     for name, more in (("best_region", []), ("greedy", ["--greedy"])):
-        done = dicerl("evaluate", run_dir, "--episodes", "32", "--seed", "1000", *more)
+        done = dicerl("evaluate", run_dir, "--episodes", str(episodes), "--seed", "1000", *more)
         returns = json.loads(done.stdout)["returns"] if done.returncode == 0 else []
-        found[f"evaluate_32_{name}"] = returns
+        found[f"evaluate_{episodes}_{name}"] = returns
     return found
 
 
-def run(arguments: list[str], evaluate: bool = False) -> dict[str, object]:
-    """One training run in a temporary directory; its summary and its learning curve, and if
-    ``evaluate`` the returns of 32 more episodes.
+def run(arguments: list[str], evaluate: int = 0) -> dict[str, object]:
+    """One training run in a temporary directory; its summary and its learning curve, and the
+    returns of ``evaluate`` more episodes.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = ["dicerl", "train", *arguments]
@@ -173,7 +176,7 @@ def run(arguments: list[str], evaluate: bool = False) -> dict[str, object]:
             return {"command": " ".join(command), "failed": done.stderr.strip()[-500:]}
         seconds = round(time.time() - start)
         summary = json.loads(done.stdout)
-        more = evaluated(f"{folder}/run") if evaluate else {}
+        more = evaluated(f"{folder}/run", evaluate) if evaluate else {}
         lines = [
             json.loads(line)
             for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
@@ -236,7 +239,7 @@ def main() -> None:
             arguments: list[str],
             results: list[dict[str, object]] = results,
             path: Path = path,
-            evaluate: bool = name.startswith("atari"),
+            evaluate: int = EVALUATED.get(name, 0),
         ) -> None:
             result = run(arguments, evaluate)
             with lock:
