@@ -19,6 +19,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         # Freeway's episodes take 8,192 frames: with 16 environments the bandits get their first
         # returns after 131k frames.
         "runtime.num_envs": 16,
+        # The game's own actions (freeway has 3): all 18 are mostly doubles of them, each of which
+        # must be learned alone.
+        "env.full_action_space": False,
         # 3 x faster to train than the deep torso at this scale; no burn-in to pay for without the
         # LSTM.
         "network.torso": "impala_shallow",
