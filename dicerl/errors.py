@@ -28,6 +28,10 @@ class EnvironmentFailed(DicerlError):
     """The user's environment raised or returned something that cannot be used."""
 
 
+class NoRoom(DicerlError):
+    """No machine has a place for another actor now."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """'; did you mean pong?' if a known word is close to ``word``, else ''."""
     folded = {k.lower(): k for k in known}

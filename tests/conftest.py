@@ -18,6 +18,7 @@ from runs import TINY, debug, trained_runs  # noqa: E402
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # `make test` hands out whole files; those that take longest go first.
 SLOWEST = (
+    "ray",
     "faults",
     "scheduler",
     "pipeline_variants",

@@ -61,6 +61,7 @@ RUNS = {
         **CURIOUS,
     },
 }
+RUNS["ray"] = RUNS["process"] | {"runtime.kind": "ray", "ray.cpus_per_actor": 0.5}
 
 
 def record(folder, players=0, make_env=None, **changes):

@@ -88,7 +88,7 @@ def older_form(config):
     data["sequence"]["capacity"] = data["collector"].pop("capacity")
     for section, name in ADDED:  # nor were there these
         assert data[section].pop(name) == getattr(getattr(Config(), section), name)
-    return data
+    return {name: value for name, value in data.items() if value != {}}
 
 
 def test_a_config_of_before_a_renaming_still_loads():

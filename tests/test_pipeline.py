@@ -1,4 +1,4 @@
-"""From the environments to the learner, through both runtimes (docs/paper.md 2.2, 2.5): no step is
+"""From the environments to the learner, through every runtime (docs/paper.md 2.2, 2.5): no step is
 lost, doubled or reordered, and what the learner receives for a step (state, log-probability,
 temperature, scale, version) is what the actor did.
 """
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
     changes = RUNS[request.param]
-    players = 3 if changes["runtime.kind"] == "process" else 0  # this process and two actors
+    # this process and two actors
+    players = 0 if changes["runtime.kind"] == "serial" else 3
     result = record(tmp_path_factory.mktemp(request.param), players, **changes)
     result.serial = changes["runtime.kind"] == "serial"
     return result

@@ -16,12 +16,12 @@ import dicerl
 import probe
 from dicerl.agent.weights import Weights
 from dicerl.envs.toy import Catch
-from dicerl.errors import DicerlError
+from dicerl.errors import DicerlError, NoRoom
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.checkpoint import best_of, checkpoints_of, read_state
 from dicerl.records.metrics import read_lines
-from dicerl.runtime import children
+from dicerl.runtime import children, setup
 from dicerl.runtime.messages import Ended, Evaluate, SlotsWanted, Written
 from dicerl.runtime.roles import ROLES, Shared, run_role
 from dicerl.runtime.supervisor import Supervisor
@@ -86,6 +86,9 @@ class ThreadTransport:
     def start(self, role, *args):
         self.started.append(ThreadHandle(self, role, args))
         return self.started[-1]
+
+    def room(self):
+        return 0
 
     def receive(self, seconds):
         try:
@@ -189,6 +192,73 @@ def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
     waiting, capacity = len(books), seen[0]._transport.shared.plan.capacity
     assert books.num_free + waiting == capacity  # none is missing
     assert run.newest_checkpoint().state.incarnation >= 1
+
+
+class Places(ThreadTransport):
+    """There are ``few`` places for actors, and ``many`` after a while."""
+
+    few, many, after = 1, 4, 60
+
+    def _free(self):
+        places = self.many if len(self.sent) > self.after else self.few
+        return places - sum(h.role == "actor" and not h._gone.is_set() for h in self.started)
+
+    def start(self, role, *args):
+        if role == "actor" and self._free() < 1:
+            raise NoRoom("no place")
+        return super().start(role, *args)
+
+    def room(self):
+        return max(0, self._free())
+
+
+@pytest.mark.parametrize(("wanted", "added"), [(2, [1]), (0, [1, 2, 3])])
+def test_actors_are_started_as_places_come(tmp_path, monkeypatch, wanted, added):
+    """Those that wait for one, and more of them only where their number was left open."""
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Places)
+    monkeypatch.setattr(setup, "cores", lambda: 2)  # so that no number means one actor
+    run, complete, transport = run_in_threads(
+        tmp_path, **{"runtime.num_actors": wanted, "bandit.scope": "actor"}
+    )
+    assert complete
+    assert [line["actor"] for line in lines(run, event="actor_added")] == added
+    assert sum(h.role == "actor" for h in transport.started) == 1 + len(added)
+    assert {line["actor"] for line in lines(run, kind="episode")} == {0, *added}
+
+
+def test_a_lost_machine_is_no_fault_of_its_actors(tmp_path, monkeypatch):
+    """They come back as often as need be."""
+    lost = []
+
+    class Leaving(ThreadTransport):
+        def receive(self, seconds):
+            for handle, message in super().receive(seconds):
+                gone = isinstance(message, Ended)
+                yield handle, Ended("left", place_lost=True) if gone else message
+
+    def lose(role, message):
+        lost.append(isinstance(message, Written) and sum(lost) < 4)
+        return lost[-1]
+
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Leaving)
+    run, complete, _ = run_in_threads(tmp_path, lose, **{"runtime.max_restarts": 1})
+    assert complete
+    assert [line["restarts"] for line in lines(run, event="actor_replaced")] == [0] * 4
+
+
+def test_a_run_without_a_place_for_its_last_actor_ends(tmp_path, monkeypatch):
+    class Shrinking(Places):
+        many, after = 0, 30
+
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Shrinking)
+    lost = []
+
+    def lose(role, message):
+        lost.append(isinstance(message, Written) and len(lost) > 200)
+        return lost[-1]
+
+    with pytest.raises(DicerlError, match="the last actor vanished, and there is no place"):
+        run_in_threads(tmp_path, lose, **{"runtime.num_actors": 1, "frames": 10_000})
 
 
 def test_a_lost_learner_ends_the_run_with_the_way_on(tmp_path):

@@ -66,7 +66,7 @@ class Behaviours:
         self._initial = [joint(i) for i in range(len(self.votes))]
 
     def _index(self, actor: int) -> int:
-        return actor if self._per_actor else 0
+        return actor % len(self.votes) if self._per_actor else 0  # actors may join in mid-run
 
     def fixed(self) -> Behaviour | None:
         """The behaviour of every episode if they all have the same, else None. (The network

@@ -25,6 +25,8 @@ ADDED = (
     ("optimizer", "decay"),
     ("runtime", "precision"),
     ("checkpoint", "exact"),
+    ("ray", "address"),
+    ("ray", "cpus_per_actor"),
 )
 
 
@@ -293,8 +295,10 @@ class OptimizerConfig:
 class RuntimeConfig:
     """Processes, threads, device, and how often parameters are exchanged."""
 
-    kind: Literal["auto", "serial", "process"] = row(
-        "auto", "one process taking turns, or actor and learner processes"
+    kind: Literal["auto", "serial", "process", "ray"] = row(
+        "auto",
+        "one process taking turns; actor and learner processes of this machine; or those of a Ray"
+        " cluster",
     )
     num_envs: int = row(160, "environments in all", range=(1, 100_000), paper="Num. Environments")
     num_actors: int = row(0, "actor processes; 0: by cores", range=(0, 4096))
@@ -326,6 +330,18 @@ class RuntimeConfig:
     )
     max_restarts: int = row(
         10, "replacements of one actor before the run ends with the reason", range=(0, 1e6)
+    )
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """The cluster of the runtime ``ray``."""
+
+    address: str = row(
+        "", "auto: the cluster this machine is part of; HOST:PORT; empty: Ray is started here"
+    )
+    cpus_per_actor: float = row(
+        1.0, "CPUs that an actor takes of the cluster's", range=(0.01, 1024)
     )
 
 
@@ -383,6 +399,7 @@ class Config:
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
@@ -418,6 +435,7 @@ class Config:
         for section, name in ADDED:  # those from before a field was added, too
             if data[section][name] == defaults[section][name]:
                 del data[section][name]
+        data = {name: value for name, value in data.items() if value != {}}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 

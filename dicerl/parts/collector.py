@@ -61,6 +61,7 @@ class Collector:
         self._queue: deque[int] = deque()
         self._uses = [0] * capacity
         self.received = 0  # sequences
+        self.lost = 0  # lent slots that were given back: their actors died
         self.served = 0  # uses of sequences
         self.retired = 0  # sequences after their last use as new ones
 
@@ -96,6 +97,7 @@ class Collector:
 
     def give_back(self, slots: list[int]) -> None:
         """Free lent slots that were not written (their actor died)."""
+        self.lost += len(slots)
         for slot in slots:
             self._lent.remove(slot)
             self._free.append(slot)
@@ -156,6 +158,7 @@ class Collector:
         numbers = {
             "reuse_served": self.served / max(1, self.received),
             "queued_sequences": float(len(self._queue)),
+            "lost_sequences": float(self.lost),
         }
         if self.replayed:
             numbers |= {

@@ -239,6 +239,7 @@ TRAIN = Kind(
         Field("valid_fraction", "share of steps", "Steps of the batch other than reset steps"),
         Field("queued_sequences", "sequences", "In the collector, waiting for the learner"),
         Field("reuse_served", "uses", "Uses so far for each sequence received"),
+        Field("lost_sequences", "sequences", "Begun by actors that died before they were complete"),
         Field("kept_sequences", "sequences", "Kept for replay, where it is on"),
         Field("replayed_fraction", "share of sequences", "Of those trained so far: from replay"),
         # progress and time
@@ -286,8 +287,8 @@ EVENT = Kind(
         Field(
             "event",
             "",
-            "start, resume, checkpoint_damaged, actor_crashed, actor_replaced, learner_crashed,"
-            " evaluator_died or failed",
+            "start, resume, checkpoint_damaged, actor_crashed, actor_replaced, actor_added,"
+            " learner_crashed, evaluator_died or failed",
         ),
         Field("version", "", "start, resume: version of dicerl"),
         Field("commit", "", "start, resume: its git commit, where it has one"),

@@ -1,10 +1,11 @@
 """Interfaces: what a runtime gets and must do, and what the supervisor needs of a transport.
 
-There are two runtimes, and one transport so far:
+There are two runtimes, one of them over two transports:
 
     SerialRuntime           one process takes turns                          serial.py
     Supervisor(Transport)   actors, learners and an evaluator as children    supervisor.py
         ProcessTransport    processes, pipes and shared memory               processes.py
+        RayTransport        Ray actors on the nodes of a cluster             ray.py
 """
 
 from __future__ import annotations
@@ -69,7 +70,13 @@ class Transport(Protocol):
     """
 
     def start(self, role: Role, *args: Any) -> Handle:
-        """Start a child in a role of roles.py, with these arguments for it."""
+        """Start a child in a role of roles.py, with these arguments for it; NoRoom if there is no
+        place for it. A learner is the first to be started.
+        """
+        ...
+
+    def room(self) -> int:
+        """For how many more actors there is a place now; 0 where that does not change in a run."""
         ...
 
     def receive(self, seconds: float) -> Iterator[tuple[Handle, Any]]:

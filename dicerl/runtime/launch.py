@@ -15,7 +15,7 @@ from dicerl.errors import DicerlError
 from dicerl.records.checkpoint import Checkpoint
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
-from dicerl.runtime.base import OnBatch, RunContext, Runtime
+from dicerl.runtime.base import OnBatch, RunContext, Runtime, Transport
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.machine import amount
 from dicerl.runtime.setup import Plan
@@ -106,10 +106,18 @@ def make_runtime(context: RunContext) -> Runtime:
         from dicerl.runtime.serial import SerialRuntime
 
         return SerialRuntime(context)
-    from dicerl.runtime.processes import ProcessTransport
     from dicerl.runtime.supervisor import Supervisor
 
-    return Supervisor(context, ProcessTransport(context))
+    transport: Transport
+    if context.plan.runtime == "ray":
+        from dicerl.runtime.ray import RayTransport
+
+        transport = RayTransport(context)
+    else:
+        from dicerl.runtime.processes import ProcessTransport
+
+        transport = ProcessTransport(context)
+    return Supervisor(context, transport)
 
 
 def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run: Run) -> list[str]:

@@ -157,3 +157,4 @@ class Ended(NamedTuple):
     """The child has ended; sent by its transport."""
 
     how: str  # "was killed by SIGKILL", "ended with exit code 1"
+    place_lost: bool = False  # with the machine it was on: no fault of its own

@@ -64,6 +64,9 @@ class ProcessTransport:
         self._selector.register(process.sentinel, selectors.EVENT_READ, handle)
         return handle
 
+    def room(self) -> int:
+        return 0  # a machine stays as it is
+
     def receive(self, seconds: float) -> Iterator[tuple[ProcessHandle, Any]]:
         ready = self._selector.select(seconds)
         # Pipes first: a child's messages come before its end.

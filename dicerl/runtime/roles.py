@@ -78,6 +78,16 @@ class Channel(Protocol):
         ...
 
 
+def save(folder: Path, tensors: checkpoint.Tensors, steps_trained: int = 0) -> Saved | NotSaved:
+    """Write the tensors of a checkpoint on this machine."""
+    try:
+        for name, group in tensors.items():
+            checkpoint.write_tensors(folder, name, group)
+    except OSError as error:
+        return NotSaved(str(error))
+    return Saved(steps_trained)
+
+
 @dataclass
 class Shared:
     """What every child gets; store, parameters and weights are in shared memory."""
@@ -90,6 +100,8 @@ class Shared:
     weights: Weights
     make_env: bytes  # cloudpickled callable or None
     on_batch: bytes  # the same
+    # (folder, tensors, steps_trained) -> the message that answers Save
+    save: Callable[..., Any] = save
 
 
 def actor_role(
@@ -214,18 +226,9 @@ def learner_role(channel: Channel, shared: Shared) -> None:
                     "model": learner.network.state_dict(),
                     "optimizer": weights.optimizer_tensors(),
                 }
-                channel.send(_save(Path(folder), tensors, weights.steps_trained))
+                channel.send(shared.save(Path(folder), tensors, weights.steps_trained))
             case _:
                 raise TypeError(f"a learner has no use for {message!r}")
-
-
-def _save(folder: Path, tensors: checkpoint.Tensors, steps_trained: int = 0) -> Saved | NotSaved:
-    try:
-        for name, group in tensors.items():
-            checkpoint.write_tensors(folder, name, group)
-    except OSError as error:
-        return NotSaved(str(error))
-    return Saved(steps_trained)
 
 
 def evaluator_role(channel: Channel, shared: Shared) -> None:
@@ -247,7 +250,7 @@ def evaluator_role(channel: Channel, shared: Shared) -> None:
                 result = evaluator.evaluate(region, seed, lambda: channel.send(Alive()))
                 channel.send(Evaluated(result))
             case Save(folder):
-                channel.send(_save(Path(folder), {"model": model.network.state_dict()}))
+                channel.send(shared.save(Path(folder), {"model": model.network.state_dict()}))
             case _:
                 raise TypeError(f"an evaluator has no use for {message!r}")
 

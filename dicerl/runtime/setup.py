@@ -51,11 +51,13 @@ class Plan:
 
 def plan(config: Config, spec: EnvSpec) -> Plan:
     """Choose what the config leaves to the machine; refuse what does not fit into its memory."""
+    if config.runtime.kind == "ray":
+        return _cluster_plan(config, spec)
     count, device = cores(), choose_device(config.runtime.device)
     runtime = config.runtime.kind
     if runtime == "auto":
         runtime = "process" if count > 1 else "serial"
-    small = not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
+    small = is_small(spec)
     actors = learners = threads = 1
     if runtime == "process":
         # Beside a GPU the actors need the machine. On a CPU a learner of large batches and the
@@ -81,6 +83,66 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
             )
     if device.type == "cpu":
         threads = config.runtime.learner_threads or (1 if small else max(1, count // learners))
+    if device.type == "cuda":
+        require_device_memory(config, spec, *torch.cuda.mem_get_info(device))
+    return _with_slots(config, spec, runtime, device, actors, learners, threads, count)
+
+
+def is_small(spec: EnvSpec) -> bool:
+    """Whether observations are so small that a step costs mostly overhead."""
+    return not spec.is_image or min(sorted(spec.observation_shape)[-2:]) < 24
+
+
+def _cluster_plan(config: Config, spec: EnvSpec) -> Plan:
+    """The same for a Ray cluster, from its free CPUs and GPUs."""
+    from dicerl.runtime import ray_cluster
+
+    ray_cluster.connect(config)
+    found = ray_cluster.nodes()
+    learner, workers = ray_cluster.learner_node(found), ray_cluster.workers(found)
+    if config.runtime.num_learners > 1:
+        raise ConfigError(
+            "runtime.num_learners",
+            config.runtime.num_learners,
+            "the runtime ray has one learner: it must be 0 or 1",
+        )
+    name = config.runtime.device
+    device = torch.device(
+        "cuda" if learner.gpus and name == "auto" else name.replace("auto", "cpu")
+    )
+    if device.type != "cpu" and not learner.gpus:
+        raise ConfigError("runtime.device", name, "no node of the cluster has a GPU")
+    small, on_cpu = is_small(spec), device.type == "cpu"
+    threads = 1
+    if on_cpu:
+        threads = config.runtime.learner_threads or (1 if small else max(1, int(learner.cpus)))
+    reserved = ray_cluster.reserved_cpus(found, on_cpu, threads, small)
+    cpus = config.ray.cpus_per_actor
+    room = sum(ray_cluster.room_on(node, learner, reserved, cpus) for node in workers)
+    if not room and not sum(ray_cluster.room_on(node, learner, 0.0, cpus) for node in workers):
+        free = max(node.free for node in workers)
+        raise ConfigError(
+            "ray.cpus_per_actor",
+            cpus,
+            f"no node has as many CPUs free for an actor ({free:g} at most): use less, or wait for"
+            " the others",
+        )
+    actors = min(config.runtime.num_actors or max(1, room), config.runtime.num_envs)
+    total = int(sum(node.cpus for node in workers))
+    return _with_slots(config, spec, "ray", device, actors, 1, threads, total)
+
+
+def _with_slots(
+    config: Config,
+    spec: EnvSpec,
+    runtime: str,
+    device: torch.device,
+    actors: int,
+    learners: int,
+    threads: int,
+    count: int,
+) -> Plan:
+    """The plan with its number of slots; refused where they do not fit into memory."""
     threads = min(threads, config.sequence.batch)
     capacity = config.collector.capacity or default_capacity(
         config.sequence.batch - config.replayed, config.runtime.num_envs, learners, actors
@@ -94,8 +156,6 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
         # kept sequences in a batch under way cannot make room
         capacity += kept + config.sequence.batch
     _require_memory(config, spec, runtime, actors, learners, capacity, slot)
-    if device.type == "cuda":
-        require_device_memory(config, spec, *torch.cuda.mem_get_info(device))
     return Plan(
         runtime,
         device,

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dicerl.errors import DicerlError
+from dicerl.errors import DicerlError, NoRoom
 from dicerl.parts import collector
 from dicerl.records import checkpoint
 from dicerl.records.state import RunState
@@ -74,8 +74,10 @@ class Supervisor:
         ]
         self._evaluator = EvaluatorChild()  # started when it is first needed
         try:
-            for child in (*self.learners, *self.actors):
+            for child in (*self.learners, self.actors[0]):
                 self._start(child)
+            for actor in self.actors[1:]:
+                self._start_where_possible(actor)
         except BaseException:
             self.close()
             raise
@@ -85,6 +87,7 @@ class Supervisor:
         c = self.coordinator
         while not c.collected_all() and not self._stop():
             self._tick()
+            self._fill_places()
             if c.evaluation_due() and not c.collected_all():  # the last one follows below
                 self._evaluate()
             if c.checkpoint_due() and self._folder is None:
@@ -171,8 +174,8 @@ class Supervisor:
             case Crashed(reason, traceback):
                 child.last_words = reason
                 self._crashed(child, traceback)
-            case Ended(how):
-                self._died(child, child.last_words or how)
+            case Ended(how, place_lost):
+                self._died(child, child.last_words or how, place_lost)
             case _ if isinstance(child, ActorChild):
                 self._receive_from_actor(child, message)
             case _ if isinstance(child, LearnerChild):
@@ -194,12 +197,12 @@ class Supervisor:
             case _:
                 raise DicerlError(f"evaluation failed: {child.last_words}")
 
-    def _died(self, child: Child, reason: str) -> None:
-        """Handle a child that ended or was silent for too long."""
+    def _died(self, child: Child, reason: str, place_lost: bool = False) -> None:
+        """Handle a child that ended or was silent for too long, or whose machine was lost."""
         self._end(child)
         match child:
             case ActorChild():
-                self._replace(child, reason)
+                self._replace(child, reason, place_lost)
             case LearnerChild():
                 directory = self.coordinator.run.directory
                 whole = checkpoint.checkpoints_of(directory)
@@ -254,11 +257,11 @@ class Supervisor:
         self.coordinator.stepped(steps)
         actor.stepped = actor.stepped or steps > 0
 
-    def _replace(self, actor: ActorChild, reason: str) -> None:
+    def _replace(self, actor: ActorChild, reason: str, place_lost: bool) -> None:
         """Start the actor's next incarnation, with fresh random streams, up to
-        runtime.max_restarts times.
+        runtime.max_restarts times; a machine that was lost does not count.
         """
-        actor.restarts += 1
+        actor.restarts += not place_lost
         self.coordinator.event(
             "actor_replaced", actor=actor.number, reason=reason, restarts=actor.restarts
         )
@@ -268,10 +271,52 @@ class Supervisor:
                 f"actor {actor.number} had to be replaced {actor.restarts} times"
                 f" (runtime.max_restarts is {most}), last because it {reason}"
             )
-        self.coordinator.progress.say(f"actor {actor.number} {reason}; replaced")
         actor.incarnation += 1
         self._incarnation = max(self._incarnation, actor.incarnation)
-        self._start(actor)
+        started = self._start_where_possible(actor)
+        self.coordinator.progress.say(
+            f"actor {actor.number} {reason}; {'replaced' if started else 'no place for another'}"
+        )
+        if not any(a.handle for a in self.actors):
+            raise DicerlError(
+                f"the last actor {reason}, and there is no place for another; continue with: dicerl"
+                f" resume {self.coordinator.run.directory}"
+            )
+
+    def _start_where_possible(self, actor: ActorChild) -> bool:
+        """Start an actor if there is a place for it; otherwise it waits for one."""
+        try:
+            self._start(actor)
+        except NoRoom:
+            return False
+        return True
+
+    def _fill_places(self) -> None:
+        """Start actors where there is a place: those that wait for one, then, where their number
+        was left to the machines, more of them.
+        """
+        room = self._transport.room()
+        vacant = [a for a in self.actors if a.handle is None]
+        for _ in range(room):
+            if not vacant and self.config.runtime.num_actors:
+                return
+            new = not vacant
+            actor = self._additional() if new else vacant.pop(0)
+            if not self._start_where_possible(actor):
+                return
+            if new:
+                self.actors.append(actor)
+            self.coordinator.event("actor_added", actor=actor.number, incarnation=actor.incarnation)
+            self.coordinator.progress.say(f"there is room: actor {actor.number} was started")
+
+    def _additional(self) -> ActorChild:
+        last = self.actors[-1]
+        return ActorChild(
+            number=last.number + 1,
+            first_env=last.first_env + last.num_envs,
+            num_envs=self.actors[0].num_envs,
+            incarnation=self._incarnation,
+        )
 
     def _lend_slots(self) -> None:
         for actor in sorted(self.actors, key=lambda a: a.waits_since):  # longest wait first

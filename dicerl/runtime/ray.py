@@ -1,0 +1,249 @@
+"""Children as Ray actors, on the nodes of a cluster (ray_child.py is what runs there).
+
+Each child has one call under way that returns its next messages; to send is a call of its own.
+Children end with the driver, which owns them. Checkpoints are written here, by the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+
+from dicerl.agent.weights import Weights
+from dicerl.errors import DicerlError
+from dicerl.runtime import ray_cluster
+from dicerl.runtime.base import Role, RunContext
+from dicerl.runtime.messages import Ended, NotSaved, Saved
+from dicerl.runtime.ray_child import AGAIN, Child, Over, Setting, TensorsToSave, dump, patiently
+from dicerl.runtime.ray_cluster import Node
+from dicerl.runtime.roles import save
+from dicerl.runtime.setup import is_small, restore_weights
+
+COLLECT = 5.0  # seconds after which a call for messages returns without any
+CALLS = {"actor": 4, "learner": 32, "evaluator": 4}  # that a child answers at the same time
+LOOK_EVERY = 2.0  # seconds between two looks at the nodes
+SETTLED = 10.0  # seconds until Ray's books have an actor that was started
+
+
+class RayTransport:
+    """A Transport whose children are Ray actors."""
+
+    def __init__(self, context: RunContext) -> None:
+        ray_cluster.connect(context.config)
+        self._config, self._plan = context.config, context.plan
+        weights = Weights(context.model.flat)
+        if context.start is not None:
+            restore_weights(weights, context.start)
+        self._weights = ray.put(dump(weights))
+        self._setting = ray.put(
+            Setting(
+                context.config,
+                context.spec,
+                context.plan,
+                cloudpickle.dumps(context.make_env),
+                cloudpickle.dumps(context.on_batch),
+                sys.path,
+            )
+        )
+        self._started = 0
+        self._learner: RayHandle | None = None
+        found, on_cpu = ray_cluster.nodes(), context.plan.device.type == "cpu"
+        self._place = ray_cluster.learner_node(found)  # the learner's
+        self._reserved = ray_cluster.reserved_cpus(
+            found, on_cpu, context.plan.learner_threads, is_small(context.spec)
+        )
+        self._calls: dict[Any, RayHandle] = {}  # for messages, under way
+        self._cut_off: set[RayHandle] = set()  # children that cannot be reached at present
+        self._looked = time.monotonic()
+        for line in ray_cluster.warnings(context.config):
+            context.coordinator.progress.say(line)
+
+    def start(self, role: Role, *args: Any) -> RayHandle:
+        node, cpus, gpus = self._place, 0.0, 0.0
+        if role == "actor":
+            node, cpus = self._node_for_actor(), self._config.ray.cpus_per_actor
+        elif role == "learner" and self._plan.device.type != "cpu":
+            gpus = 1.0
+        self._started += 1
+        made = ray.remote(Child).options(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            max_concurrency=CALLS[role],
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=ray_cluster.affinity(node),
+        )
+        actor = made.remote(
+            role,
+            self._started,
+            self._setting,
+            args,
+            learner=None if self._learner is None else self._learner.actor,
+            weights=self._weights if role == "learner" else None,
+        )
+        handle = RayHandle(self, actor, role, self._started, node)
+        if role == "learner":
+            self._learner = handle
+        self._listen(handle)
+        return handle
+
+    def _node_for_actor(self) -> Node:
+        taken = Counter(h.node.id for h in self._handles() if h.role == "actor")
+        return ray_cluster.actor_node(
+            self._nodes(), self._place, self._reserved, self._config.ray.cpus_per_actor, taken
+        )
+
+    def _handles(self) -> list[RayHandle]:
+        return [*self._calls.values(), *self._cut_off]
+
+    def _nodes(self) -> list[Node]:
+        """The nodes, with what is free on each. Ray's own books follow after a moment: actors that
+        were started a short while ago are counted here.
+        """
+        found, cpus = ray_cluster.nodes(), self._config.ray.cpus_per_actor
+        recent = Counter(
+            h.node.id
+            for h in self._handles()
+            if h.role == "actor" and time.monotonic() - h.started < SETTLED
+        )
+        mine = Counter(h.node.id for h in self._handles() if h.role == "actor")
+        return [
+            replace(n, free=min(n.free, n.cpus - cpus * mine[n.id])) if recent[n.id] else n
+            for n in found
+        ]
+
+    def room(self) -> int:
+        """The number of actors that the cluster has room for beside those there are."""
+        if time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked = time.monotonic()
+            cpus, found = self._config.ray.cpus_per_actor, ray_cluster.workers(self._nodes())
+            return sum(
+                ray_cluster.room_on(node, self._place, self._reserved, cpus) for node in found
+            )
+        return 0
+
+    def _listen(self, handle: RayHandle) -> None:
+        self._calls[handle.actor.collect.remote(handle.arrived, COLLECT)] = handle
+
+    def receive(self, seconds: float) -> Iterator[tuple[RayHandle, Any]]:
+        for handle in [h for h in self._cut_off if time.monotonic() > h.again]:
+            self._cut_off.discard(handle)
+            self._listen(handle)
+        if not self._calls:
+            time.sleep(min(seconds, AGAIN))
+            return
+        ready, rest = ray.wait(list(self._calls), timeout=min(seconds, AGAIN))
+        if ready and rest:
+            ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        for call in ready:
+            if call not in self._calls:
+                continue  # an earlier message led to its being killed
+            handle = self._calls.pop(call)
+            try:
+                found = ray.get(call)
+            except ActorUnavailableError:
+                # Its connection is cut, or its node is dying: Ray will say which. The supervisor
+                # ends what is silent for too long.
+                handle.again, handle.resend = time.monotonic() + AGAIN, True
+                self._cut_off.add(handle)
+                continue
+            except RayError as error:
+                yield handle, self._ended(handle, error)
+                continue
+            handle.has(found.delivered)
+            messages = found.messages[handle.arrived - found.first :]
+            handle.arrived += len(messages)
+            self._listen(handle)
+            for message in messages:
+                if handle.killed:
+                    break
+                if isinstance(message, Over):
+                    handle.kill()
+                    yield handle, Ended("has ended")
+                else:
+                    yield handle, _written(message)
+
+    def _ended(self, handle: RayHandle, error: RayError) -> Ended:
+        """How a child ended, in words that follow its name."""
+        handle.kill()
+        living = {node.id for node in ray_cluster.nodes()}
+        where = handle.node.address
+        if handle.node.id not in living:
+            return Ended(f"was on node {where}, which has left the cluster", place_lost=True)
+        reason = " ".join(str(error).split())
+        for module in ("dicerl", "ale_py", "gymnasium"):
+            if f"No module named '{module}" in reason:
+                raise DicerlError(
+                    f"node {where} has no package {module}: install the same dicerl there as here"
+                )
+        return Ended(f"died on node {where}: {reason[:300]}")
+
+    def forget(self, handle: RayHandle) -> None:
+        """Stop listening to a child; the learner accepts nothing more from it."""
+        self._calls = {call: h for call, h in self._calls.items() if h is not handle}
+        self._cut_off.discard(handle)
+        if handle.role == "actor" and self._learner is not None and not self._learner.killed:
+            learner = self._learner.actor
+            with contextlib.suppress(RayError):  # it has died, too
+                patiently(lambda: ray.get(learner.refuse.remote(handle.number)))
+
+    def close(self) -> None:
+        learner, self._learner = self._learner, None  # it ends with the others
+        for handle in {*self._handles(), *((learner,) if learner else ())}:
+            handle.kill()
+        ray_cluster.disconnect()
+
+
+class RayHandle:
+    """A Handle of a Ray actor."""
+
+    def __init__(
+        self, transport: RayTransport, actor: Any, role: Role, number: int, node: Node
+    ) -> None:
+        self._transport, self.actor, self.role = transport, actor, role
+        self.number, self.node = number, node
+        self.started = time.monotonic()
+        self.killed = False
+        self.arrived = 0  # messages from it
+        self._sent = 0
+        self._on_the_way: dict[int, Any] = {}  # messages that it has not said it has
+        self.again, self.resend = 0.0, False  # when to call it again; whether some may be lost
+
+    def send(self, message: Any) -> None:
+        self._on_the_way[self._sent] = message
+        self.actor.deliver.remote(self._sent, message)
+        self._sent += 1
+
+    def has(self, delivered: int) -> None:
+        """It has the first ``delivered`` messages; after a cut the others are sent again."""
+        for number in [n for n in self._on_the_way if n < delivered]:
+            del self._on_the_way[number]
+        if self.resend:
+            self.resend = False
+            for number, message in self._on_the_way.items():
+                self.actor.deliver.remote(number, message)
+
+    def kill(self) -> None:
+        if self.killed:
+            return
+        self.killed = True
+        ray.kill(self.actor)
+        self._transport.forget(self)
+
+
+def _written(message: Any) -> Any:
+    """A child's message; tensors to save are written first, and answered for it."""
+    if not isinstance(message, TensorsToSave):
+        return message
+    found: Saved | NotSaved = save(Path(message.folder), message.tensors(), message.steps_trained)
+    return found

@@ -1,0 +1,309 @@
+"""runtime/ray.py on a real Ray cluster: three nodes on this machine, one of which leaves in
+mid-run, another joins; an actor is killed. What the learner gets is as exact as in
+test_pipeline.py, which also runs with this runtime.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+import probe
+from dicerl.api import resume, train
+from dicerl.config.presets import preset
+from dicerl.envs import env_spec
+from dicerl.errors import ConfigError, NoRoom
+from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from dicerl.runtime import ray_cluster
+from dicerl.runtime.ray_cluster import Node
+from dicerl.runtime.setup import plan
+from faults import Life
+from recorded import BATCH, COMMON, REUSE, assert_consecutive
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds actors through /proc"),
+]
+PATIENCE = 120.0
+
+
+def until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(what)
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Pausing:
+    """An ``on_batch`` that keeps every batch, and holds some back until a file says that something
+    has happened.
+    """
+
+    recorder: probe.Recorder
+    pauses: dict[int, str]  # update -> file to wait for
+
+    def __call__(self, learner, batch):
+        if learner.updates in self.pauses:
+            name = self.pauses[learner.updates]
+            (self.recorder.directory / f"at-{name}").touch()
+            until((self.recorder.directory / name).exists, name)
+        self.recorder(learner, batch)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """One run: an actor is killed, a node leaves, a node joins."""
+    folder = tmp_path_factory.mktemp("story")
+    batches, run_dir = folder / "batches", folder / "run"
+    batches.mkdir()
+    saw = SimpleNamespace()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    cluster.add_node(num_cpus=3)  # the learner's: it has most CPUs
+    leaving = cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+
+    def events(name):
+        path = run_dir / "metrics.jsonl"
+        lines = read_lines(path) if path.exists() else []
+        return [line for line in lines if line.get("event") == name]
+
+    def acting(but=()):
+        found = {int(p.name.split("-")[-1]) for p in batches.glob("stepped-by-*")}
+        return sorted(found - {os.getpid(), *but})
+
+    def play():
+        until((batches / "at-killed").exists, "the first pause")
+        saw.nodes = ray_cluster.nodes()
+        saw.actors = len(acting())
+        os.kill(acting()[0], signal.SIGKILL)
+        until(lambda: events("actor_replaced"), "the killed actor is replaced")
+        (batches / "killed").touch()
+        until((batches / "at-left").exists, "the second pause")
+        cluster.remove_node(leaving, allow_graceful=False)
+        until(
+            lambda: [e for e in events("actor_replaced") if "left the cluster" in e["reason"]],
+            "the node is missed",
+        )
+        (batches / "left").touch()
+        until((batches / "at-joined").exists, "the third pause")
+        cluster.add_node(num_cpus=2)
+        until(lambda: {1, 3} <= {e["actor"] for e in events("actor_added")}, "its actors join")
+        (batches / "joined").touch()
+
+    config = preset("debug", **COMMON).replace(
+        run_dir=str(run_dir),
+        frames=3000,
+        **{
+            "runtime.kind": "ray",
+            "ray.address": cluster.address,
+            "runtime.num_envs": 8,
+            "checkpoint.every": 1000,
+            "evaluation.every": 1500,
+        },
+    )
+    on_batch = Pausing(probe.Recorder(batches), {40: "killed", 80: "left", 120: "joined"})
+
+    def training():
+        return train(config, probe.MakeTraced(batches), quiet=True, on_batch=on_batch)
+
+    ray_cluster.connect(config)
+    try:
+        # Ray starts and ends nodes in the main thread only
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(training)
+            try:
+                play()
+            finally:
+                for name in ("killed", "left", "joined"):
+                    (batches / name).touch()
+            run = running.result(PATIENCE)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    saw.run, saw.config, saw.events = run, config, events
+    saw.streams = probe.collect(probe.load_batches(batches))
+    return saw
+
+
+def test_actors_are_spread_over_the_nodes_but_the_head(story):
+    assert len(story.nodes) == 3
+    assert story.actors == 4  # 3 + 2 CPUs, one of which is the learner's
+    head, learner, other = sorted(story.nodes, key=lambda n: (not n.head, -n.cpus))
+    assert (head.free, learner.free, other.free) == (2, 1, 0)
+
+
+def test_the_run_goes_on_whatever_dies(story):
+    assert story.run.summary["complete"]
+    assert story.run.summary["frames"] >= 3000
+    assert len(checkpoint.checkpoints_of(story.run.directory)) == 3
+    assert [line["kind"] for line in read_lines(story.run.directory / "evaluations.jsonl")]
+
+
+def test_who_was_lost_is_told(story):
+    replaced = story.events("actor_replaced")
+    assert any("died" in e["reason"] for e in replaced)
+    left = [e for e in replaced if "has left the cluster" in e["reason"]]
+    assert len(left) >= 2  # the node's actors
+    assert {e["restarts"] for e in left} <= {0, 1}  # no fault of theirs
+    assert len(story.events("actor_added")) >= 2
+    trained = [x for x in read_lines(story.run.directory / "metrics.jsonl") if x["kind"] == "train"]
+    assert trained[-1]["lost_sequences"] > 0
+
+
+def test_every_sequence_is_trained_as_often_as_it_should_and_none_is_lost_on_the_way(story):
+    assert_consecutive(story.streams)
+    uses = [len(w.updates) for windows in story.streams.values() for w in windows.values()]
+    assert max(uses) == REUSE
+    assert sum(n < REUSE for n in uses) < 2 * BATCH  # the rest at the end is less than a batch
+    steps = sum(
+        int(w.fields["valid"][story.config.sequence.burn_in : -1].sum())
+        for windows in story.streams.values()
+        for w in windows.values()
+    )
+    assert steps > 0.8 * story.run.summary["agent_steps"]
+
+
+def test_a_run_can_be_resumed_without_ray(story, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(story.run.directory, copy)
+    text = (copy / "config.json").read_text()
+    (copy / "config.json").write_text(
+        text.replace('"kind": "ray"', '"kind": "serial"').replace(
+            '"frames": 3000', '"frames": 3200'
+        )
+    )
+    ended = resume(copy, probe.MakeTraced(tmp_path), quiet=True)
+    assert ended.summary["complete"]
+    assert ended.summary["updates"] > story.run.summary["updates"]
+
+
+# --- on one machine, as people start it -----------------------------------------------------------
+
+
+def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
+    run = tmp_path / "run"
+    arguments = (
+        "CartPole-v1",
+        "--preset",
+        "debug",
+        "--frames",
+        "100000",
+        "--tensorboard",
+        "false",
+        "--runtime",
+        "ray",
+        "--run-dir",
+        run,
+    )
+    life = Life.start(tmp_path / "life", "train", *arguments, run=run)
+
+    def trains():
+        lines = read_lines(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
+        return lines and lines[-1]["updates"] > 5
+
+    life.find(trains, "it trains")
+    os.killpg(life.process.pid, signal.SIGINT)
+    life.end()
+    assert "to continue: dicerl resume" in life.err
+    assert int(checkpoint.checkpoints_of(run)[-1].name) > 5
+    assert not life.leftover
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def refused(call, *more):
+    code, _, err = call("train", "CartPole-v1", "--preset", "debug", "--runtime", "ray", *more)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1, err
+    return err
+
+
+def test_the_client_mode_is_refused_with_the_reason(call):
+    assert "ray.address is 'ray://head:10001'; Ray's client mode" in refused(
+        call, "--ray.address", "ray://head:10001"
+    )
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:nonsense", "127.0.0.1:99999"])
+def test_an_address_where_nobody_answers(call, address):
+    said = refused(call, "--ray.address", address)
+    assert f"ray.address is '{address}'; nobody answers there" in said
+
+
+def test_auto_where_there_is_no_cluster(call, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    said = refused(call, "--ray.address", "auto")
+    assert "ray.address is 'auto'; no cluster" in said
+
+
+def test_ray_that_is_not_installed(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "runtime.kind is 'ray'; it needs Ray: pip install 'dicerl[cluster]'" in refused(call)
+
+
+def test_more_cpus_than_any_node_has(call):
+    try:
+        said = refused(call, "--ray.cpus-per-actor", "1000")
+        assert "ray.cpus_per_actor is 1000.0; no node has as many CPUs free" in said
+    finally:
+        ray_cluster.disconnect()
+
+
+# --- placement ------------------------------------------------------------------------------------
+
+
+def node(name, cpus, free=None, gpus=0, head=False):
+    return Node(name, name, cpus, cpus if free is None else free, gpus, head)
+
+
+def test_the_learner_goes_to_a_gpu_or_to_most_cpus_and_not_to_the_head():
+    head, small, large, gpu = (
+        node("h", 64, head=True),
+        node("s", 4),
+        node("l", 16),
+        node("g", 2, gpus=1),
+    )
+    assert ray_cluster.learner_node([head, small, large, gpu]) is gpu
+    assert ray_cluster.learner_node([head, small, large]) is large
+    assert ray_cluster.learner_node([head]) is head
+
+
+def test_actors_go_where_the_fewest_are():
+    learner, other = node("a", 4), node("b", 4)
+    taken, places = {}, []
+    for _ in range(4):
+        found = ray_cluster.actor_node([learner, other], learner, 2.0, 1.0, taken)
+        taken[found.id] = taken.get(found.id, 0) + 1
+        places.append(found.id)
+    assert sorted(places) == ["a", "a", "b", "b"]
+    full = [node("a", 4, free=2), node("b", 4, free=0.5)]
+    with pytest.raises(NoRoom, match="no node of the cluster has 1 CPUs free"):
+        ray_cluster.actor_node(full, full[0], 2.0, 1.0, {})
+
+
+def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "connect", lambda config: None)
+    monkeypatch.setattr(ray_cluster, "nodes", lambda: [node("h", 2, head=True), node("w", 8)])
+    config = preset("debug", **{"env.id": "CartPole-v1", "runtime.kind": "ray"})
+    spec = env_spec(config)
+    found = plan(config, spec)
+    assert (found.num_actors, found.num_learners, str(found.device)) == (4, 1, "cpu")
+    with pytest.raises(ConfigError, match=r"runtime\.device is 'cuda'; no node"):
+        plan(config.replace(**{"runtime.device": "cuda"}), spec)
+    with pytest.raises(ConfigError, match=r"runtime\.num_learners is 2"):
+        plan(config.replace(**{"runtime.num_learners": 2}), spec)
+    monkeypatch.setattr(ray_cluster, "nodes", lambda: [node("w", 8), node("g", 8, gpus=1)])
+    assert plan(config, spec).device.type == "cuda"
