@@ -246,7 +246,7 @@ def test_a_lost_machine_is_no_fault_of_its_actors(tmp_path, monkeypatch):
     assert [line["restarts"] for line in lines(run, event="actor_replaced")] == [0] * 4
 
 
-def test_a_run_without_a_place_for_its_last_actor_ends(tmp_path, monkeypatch):
+def test_a_run_without_a_place_for_any_actor_ends(tmp_path, monkeypatch):
     class Shrinking(Places):
         many, after = 0, 30
 
@@ -257,8 +257,12 @@ def test_a_run_without_a_place_for_its_last_actor_ends(tmp_path, monkeypatch):
         lost.append(isinstance(message, Written) and len(lost) > 200)
         return lost[-1]
 
-    with pytest.raises(DicerlError, match="the last actor vanished, and there is no place"):
-        run_in_threads(tmp_path, lose, **{"runtime.num_actors": 1, "frames": 10_000})
+    with pytest.raises(DicerlError, match=r"for 1 s there was no place for any actor; continue"):
+        run_in_threads(
+            tmp_path,
+            lose,
+            **{"runtime.num_actors": 1, "frames": 10_000, "runtime.stuck_seconds": 1.0},
+        )
 
 
 def test_a_lost_learner_ends_the_run_with_the_way_on(tmp_path):

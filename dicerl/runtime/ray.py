@@ -32,7 +32,7 @@ from dicerl.runtime.setup import is_small, restore_weights
 COLLECT = 5.0  # seconds after which a call for messages returns without any
 CALLS = {"actor": 4, "learner": 32, "evaluator": 4}  # that a child answers at the same time
 LOOK_EVERY = 2.0  # seconds between two looks at the nodes
-SETTLED = 10.0  # seconds until Ray's books have an actor that was started
+SETTLED = 5.0  # seconds until Ray's books know of an actor that was ended
 
 
 class RayTransport:
@@ -64,6 +64,7 @@ class RayTransport:
         )
         self._calls: dict[Any, RayHandle] = {}  # for messages, under way
         self._cut_off: set[RayHandle] = set()  # children that cannot be reached at present
+        self._freed: list[tuple[str, float]] = []  # (node, when) of actors that were ended
         self._looked = time.monotonic()
         for line in ray_cluster.warnings(context.config):
             context.coordinator.progress.say(line)
@@ -108,18 +109,15 @@ class RayTransport:
 
     def _nodes(self) -> list[Node]:
         """The nodes, with what is free on each. Ray's own books follow after a moment: actors that
-        were started a short while ago are counted here.
+        were started or ended a short while ago are counted here.
         """
-        found, cpus = ray_cluster.nodes(), self._config.ray.cpus_per_actor
-        recent = Counter(
-            h.node.id
-            for h in self._handles()
-            if h.role == "actor" and time.monotonic() - h.started < SETTLED
-        )
+        cpus, now = self._config.ray.cpus_per_actor, time.monotonic()
+        self._freed = [(node, when) for node, when in self._freed if now - when < SETTLED]
+        freed = Counter(node for node, _ in self._freed)
         mine = Counter(h.node.id for h in self._handles() if h.role == "actor")
         return [
-            replace(n, free=min(n.free, n.cpus - cpus * mine[n.id])) if recent[n.id] else n
-            for n in found
+            replace(n, free=min(n.free + cpus * freed[n.id], n.cpus - cpus * mine[n.id]))
+            for n in ray_cluster.nodes()
         ]
 
     def room(self) -> int:
@@ -192,6 +190,8 @@ class RayTransport:
         """Stop listening to a child; the learner accepts nothing more from it."""
         self._calls = {call: h for call, h in self._calls.items() if h is not handle}
         self._cut_off.discard(handle)
+        if handle.role == "actor":
+            self._freed.append((handle.node.id, time.monotonic()))
         if handle.role == "actor" and self._learner is not None and not self._learner.killed:
             learner = self._learner.actor
             with contextlib.suppress(RayError):  # it has died, too
@@ -212,7 +212,6 @@ class RayHandle:
     ) -> None:
         self._transport, self.actor, self.role = transport, actor, role
         self.number, self.node = number, node
-        self.started = time.monotonic()
         self.killed = False
         self.arrived = 0  # messages from it
         self._sent = 0

@@ -12,6 +12,7 @@ end of each stream. Lent slots are the credits: no more is ever under way than t
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -41,7 +42,7 @@ from dicerl.runtime.roles import ROLES, Shared, run_role
 from dicerl.runtime.setup import Plan
 
 AGAIN = 0.5  # seconds until a call is made again that did not get through
-ASK_EVERY = 0.02  # seconds at least between an actor's questions for newer parameters
+AT_HAND = 0.002  # seconds in which an object that is on this node can be had
 
 
 @dataclass
@@ -293,41 +294,35 @@ class Newest:
 
 
 class Pulled:
-    """The others' side: asks the learner for newer parameters and fetches them, without waiting
-    unless ``patient``: an actor acts on while its question, then the object, is on its way.
+    """The others' side: asks the learner for newer parameters and fetches them. An actor acts on
+    while its question, then the object, is on its way: a pull takes what has arrived since the one
+    before, and asks for the next. One that is ``patient`` waits for the newest.
     """
 
     def __init__(self, learner: Any, patient: bool) -> None:
         self._learner, self._patient = learner, patient
         self._question: Any = None
         self._answer: tuple[int, list[Any]] | None = None
-        self._asked = 0.0
 
     @torch.no_grad()
     def pull(self, into: Tensor, known: int = -1) -> int | None:
         """As ParameterServer.pull; the first parameters are waited for."""
-        wait = None if self._patient or known < 0 else 0
-        if self._answer is None:
-            if self._question is None:
-                now = time.monotonic()
-                if wait == 0 and now - self._asked < ASK_EVERY:
-                    return None
-                self._asked = now
-                self._question = self._learner.newer_than.remote(known)
-            if not ray.wait([self._question], timeout=wait)[0]:
-                return None
+        patient = self._patient or known < 0
+        if patient:
+            self._answer = patiently(lambda: ray.get(self._learner.newer_than.remote(known)))
+        elif self._question is not None and ray.wait([self._question], timeout=0)[0]:
             question, self._question = self._question, None
-            try:
+            with contextlib.suppress(ActorUnavailableError):  # cut off: it will be asked again
                 self._answer = ray.get(question)
-            except ActorUnavailableError:  # cut off from the learner: later
-                return self.pull(into, known) if wait is None else None
-            if self._answer is None:
-                return None
-        version, [found] = self._answer
-        if not ray.wait([found], timeout=wait, fetch_local=True)[0]:
-            return None
-        self._answer = None
-        into.copy_(torch.from_numpy(ray.get(found).copy()))
+        version = None
+        if self._answer is not None:
+            newest, [found] = self._answer
+            # at hand on this node, or on its way here
+            if ray.wait([found], timeout=None if patient else AT_HAND, fetch_local=True)[0]:
+                into.copy_(torch.from_numpy(ray.get(found).copy()))
+                version, self._answer = newest, None
+        if not patient and self._question is None and self._answer is None:
+            self._question = self._learner.newer_than.remote(known if version is None else version)
         return version
 
 

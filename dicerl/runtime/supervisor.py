@@ -62,6 +62,7 @@ class Supervisor:
         self.collector = collector.build(config, plan.capacity, plan.kept)
         self._batches = self.coordinator.updates  # sent to learners
         self._feeding = True
+        self._acted_at = time.monotonic()  # when there was an actor last
         self._folder: Path | None = None  # of the checkpoint being written
         # folder and state of the best evaluated parameters, while an evaluator writes them
         self._best: tuple[Path, RunState] | None = None
@@ -277,11 +278,6 @@ class Supervisor:
         self.coordinator.progress.say(
             f"actor {actor.number} {reason}; {'replaced' if started else 'no place for another'}"
         )
-        if not any(a.handle for a in self.actors):
-            raise DicerlError(
-                f"the last actor {reason}, and there is no place for another; continue with: dicerl"
-                f" resume {self.coordinator.run.directory}"
-            )
 
     def _start_where_possible(self, actor: ActorChild) -> bool:
         """Start an actor if there is a place for it; otherwise it waits for one."""
@@ -297,6 +293,13 @@ class Supervisor:
         """
         room = self._transport.room()
         vacant = [a for a in self.actors if a.handle is None]
+        if len(vacant) < len(self.actors):
+            self._acted_at = time.monotonic()
+        elif time.monotonic() - self._acted_at > self.config.runtime.stuck_seconds:
+            raise DicerlError(
+                f"for {self.config.runtime.stuck_seconds:.0f} s there was no place for any actor;"
+                f" continue with: dicerl resume {self.coordinator.run.directory}"
+            )
         for _ in range(room):
             if not vacant and self.config.runtime.num_actors:
                 return
