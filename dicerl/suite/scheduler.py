@@ -166,8 +166,8 @@ class Scheduler:
 
 
 def default_jobs(plan: Plan) -> int:
-    """One run per core; a run with the process runtime gets all the cores."""
-    if any(run.config.runtime.kind == "process" for run in plan.runs):
+    """One run per core; a run of several processes gets all the cores."""
+    if any(run.config.runtime.kind in ("process", "ray") for run in plan.runs):
         return 1
     return machine.cores()
 
