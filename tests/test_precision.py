@@ -61,7 +61,7 @@ def test_gradients_are_float32_and_close():
 
 
 @pytest.mark.parametrize("lstm", [0, 16])
-@pytest.mark.parametrize("inv_temperature", [3.0, 50.0])
+@pytest.mark.parametrize("inv_temperature", [1.0, 50.0])
 def test_what_acts_in_bfloat16_is_what_is_trained(lstm, inv_temperature):
     """Acting sees a few stacks at a time, the learner a whole batch of single frames: at the same
     weights both give the same probabilities, at the greediest temperature, too.
