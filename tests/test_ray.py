@@ -262,6 +262,12 @@ def test_more_cpus_than_any_node_has(call):
         ray_cluster.disconnect()
 
 
+def test_an_address_without_the_runtime(call):
+    code, _, err = call("train", "CartPole-v1", "--ray.address", "auto")
+    assert (code, err.strip().count("\n")) == (2, 0)
+    assert "ray.address is 'auto'; it needs runtime.kind ray, which is serial" in err
+
+
 # --- placement ------------------------------------------------------------------------------------
 
 
@@ -294,6 +300,17 @@ def test_actors_go_where_the_fewest_are():
         ray_cluster.actor_node(full, full[0], 2.0, 1.0, {})
 
 
+def test_one_actor_always_finds_a_place():
+    one = [node("h", 1, head=True)]
+    assert ray_cluster.reserved_cpus(one, True, 1, True, 1.0) == 0
+    assert ray_cluster.reserved_cpus([node("h", 2, head=True)], True, 1, True, 1.0) == 1
+    assert ray_cluster.reserved_cpus([node("h", 2, head=True)], True, 2, False, 1.0) == 0
+    two = [node("h", 1, head=True), node("a", 4), node("b", 2)]
+    assert ray_cluster.reserved_cpus(two, True, 4, False, 1.0) == 4  # actors go to b
+    busy = [node("a", 4), node("b", 2, free=0)]
+    assert ray_cluster.reserved_cpus(busy, True, 4, False, 1.0) == 3
+
+
 def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
     monkeypatch.setattr(ray_cluster, "connect", lambda config: None)
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [node("h", 2, head=True), node("w", 8)])
@@ -303,6 +320,8 @@ def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
     assert (found.num_actors, found.num_learners, str(found.device)) == (4, 1, "cpu")
     with pytest.raises(ConfigError, match=r"runtime\.device is 'cuda'; no node"):
         plan(config.replace(**{"runtime.device": "cuda"}), spec)
+    with pytest.raises(ConfigError, match=r"runtime\.device is 'nonsense'; it can be auto"):
+        plan(config.replace(**{"runtime.device": "nonsense"}), spec)
     with pytest.raises(ConfigError, match=r"runtime\.num_learners is 2"):
         plan(config.replace(**{"runtime.num_learners": 2}), spec)
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [node("w", 8), node("g", 8, gpus=1)])

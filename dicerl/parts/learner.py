@@ -38,7 +38,8 @@ class Learner:
     with the network's vector and its version every ``runtime.push_every`` updates.
 
     On a GPU, ``update`` only tells the device what to do (parts/staging.py): weights are published
-    by the next call, or by ``settle``. Acting stays on the CPU, so float32 there is the same here.
+    by the next call, or by ``settle``. There is no TF32 there: actors stay on the CPU, and float32
+    must mean the same to both.
     """
 
     def __init__(

@@ -60,7 +60,11 @@ class RayTransport:
         found, on_cpu = ray_cluster.nodes(), context.plan.device.type == "cpu"
         self._place = ray_cluster.learner_node(found)  # the learner's
         self._reserved = ray_cluster.reserved_cpus(
-            found, on_cpu, context.plan.learner_threads, is_small(context.spec)
+            found,
+            on_cpu,
+            context.plan.learner_threads,
+            is_small(context.spec),
+            context.config.ray.cpus_per_actor,
         )
         self._calls: dict[Any, RayHandle] = {}  # for messages, under way
         self._cut_off: set[RayHandle] = set()  # children that cannot be reached at present

@@ -140,13 +140,21 @@ def learner_node(found: Sequence[Node]) -> Node:
     return max(workers(found), key=lambda n: (n.gpus, n.cpus, n.id))
 
 
-def reserved_cpus(found: Sequence[Node], on_cpu: bool, threads: int, small: bool) -> float:
-    """CPUs of the learner's node that actors leave to it. Where that is the only node and steps are
-    large, none: as in the runtime process, whichever waits leaves its cores to the other.
+def reserved_cpus(
+    found: Sequence[Node], on_cpu: bool, threads: int, small: bool, cpus: float
+) -> float:
+    """CPUs of the learner's node that actors of ``cpus`` CPUs leave to it. Where that is the only
+    node and steps are large, none: as in the runtime process, whichever waits leaves its cores to
+    the other. One actor always finds a place.
     """
-    if len(workers(found)) == 1:
-        return 1.0 if small or not on_cpu else 0.0
-    return float(threads) if on_cpu else 1.0
+    learner, every = learner_node(found), workers(found)
+    if len(every) == 1:
+        wanted = 1.0 if small or not on_cpu else 0.0
+    else:
+        wanted = float(threads) if on_cpu else 1.0
+    if any(room_on(node, learner, 0.0, cpus) for node in every if node.id != learner.id):
+        return wanted
+    return max(0.0, min(wanted, learner.free - cpus))
 
 
 def room_on(node: Node, learner: Node, reserved: float, cpus: float) -> int:

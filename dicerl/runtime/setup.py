@@ -107,19 +107,18 @@ def _cluster_plan(config: Config, spec: EnvSpec) -> Plan:
             "the runtime ray has one learner: it must be 0 or 1",
         )
     name = config.runtime.device
-    device = torch.device(
-        "cuda" if learner.gpus and name == "auto" else name.replace("auto", "cpu")
-    )
-    if device.type != "cpu" and not learner.gpus:
+    if name.split(":")[0] not in ("auto", "cpu", "cuda"):
+        raise ConfigError("runtime.device", name, "it can be auto, cpu or cuda")
+    on_cpu = name == "cpu" or (name == "auto" and not learner.gpus)
+    if not on_cpu and not learner.gpus:
         raise ConfigError("runtime.device", name, "no node of the cluster has a GPU")
-    small, on_cpu = is_small(spec), device.type == "cpu"
-    threads = 1
+    small, threads = is_small(spec), 1
     if on_cpu:
         threads = config.runtime.learner_threads or (1 if small else max(1, int(learner.cpus)))
-    reserved = ray_cluster.reserved_cpus(found, on_cpu, threads, small)
     cpus = config.ray.cpus_per_actor
+    reserved = ray_cluster.reserved_cpus(found, on_cpu, threads, small, cpus)
     room = sum(ray_cluster.room_on(node, learner, reserved, cpus) for node in workers)
-    if not room and not sum(ray_cluster.room_on(node, learner, 0.0, cpus) for node in workers):
+    if not room:
         free = max(node.free for node in workers)
         raise ConfigError(
             "ray.cpus_per_actor",
@@ -127,7 +126,8 @@ def _cluster_plan(config: Config, spec: EnvSpec) -> Plan:
             f"no node has as many CPUs free for an actor ({free:g} at most): use less, or wait for"
             " the others",
         )
-    actors = min(config.runtime.num_actors or max(1, room), config.runtime.num_envs)
+    device = torch.device("cpu" if on_cpu else "cuda")  # the one that Ray gives the learner
+    actors = min(config.runtime.num_actors or room, config.runtime.num_envs)
     total = int(sum(node.cpus for node in workers))
     return _with_slots(config, spec, "ray", device, actors, 1, threads, total)
 
