@@ -262,12 +262,6 @@ def test_more_cpus_than_any_node_has(call):
         ray_cluster.disconnect()
 
 
-def test_an_address_without_the_runtime(call):
-    code, _, err = call("train", "CartPole-v1", "--ray.address", "auto")
-    assert (code, err.strip().count("\n")) == (2, 0)
-    assert "ray.address is 'auto'; it needs runtime.kind ray, which is serial" in err
-
-
 # --- placement ------------------------------------------------------------------------------------
 
 

@@ -24,12 +24,6 @@ def validate(config: Config) -> Config:
             config.runtime.num_actors,
             f"runtime.num_envs is only {config.runtime.num_envs}",
         )
-    if config.ray.address and config.runtime.kind != "ray":
-        raise ConfigError(
-            "ray.address",
-            config.ray.address,
-            f"it needs runtime.kind ray, which is {config.runtime.kind}",
-        )
     if 0 < config.collector.capacity < config.sequence.batch:
         raise ConfigError(
             "collector.capacity",
