@@ -113,7 +113,8 @@ def story(tmp_path_factory):
             "evaluation.every": 1500,
         },
     )
-    on_batch = Pausing(probe.Recorder(batches), {40: "killed", 80: "left", 120: "joined"})
+    # this process and four actors have stepped before the first batch
+    on_batch = Pausing(probe.Recorder(batches, 5), {40: "killed", 80: "left", 120: "joined"})
 
     def training():
         return train(config, probe.MakeTraced(batches), quiet=True, on_batch=on_batch)

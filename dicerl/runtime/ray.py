@@ -24,8 +24,9 @@ from dicerl.errors import DicerlError
 from dicerl.runtime import ray_cluster
 from dicerl.runtime.base import Role, RunContext
 from dicerl.runtime.messages import Ended, NotSaved, Saved
-from dicerl.runtime.ray_child import AGAIN, Child, Over, Setting, TensorsToSave, dump, patiently
+from dicerl.runtime.ray_child import Child, Over, Setting, TensorsToSave
 from dicerl.runtime.ray_cluster import Node
+from dicerl.runtime.ray_wire import AGAIN, dump, patiently
 from dicerl.runtime.roles import save
 from dicerl.runtime.setup import is_small, restore_weights
 
@@ -197,9 +198,8 @@ class RayTransport:
         if handle.role == "actor":
             self._freed.append((handle.node.id, time.monotonic()))
         if handle.role == "actor" and self._learner is not None and not self._learner.killed:
-            learner = self._learner.actor
             with contextlib.suppress(RayError):  # it has died, too
-                patiently(lambda: ray.get(learner.refuse.remote(handle.number)))
+                patiently(self._learner.actor.refuse, handle.number)
 
     def close(self) -> None:
         learner, self._learner = self._learner, None  # it ends with the others

@@ -1,48 +1,39 @@
-"""A child of the runtime ``ray`` as it runs in a Ray worker: a role in a thread, its mailbox, and
-its ways to sequences and parameters.
-
-    actor   -- parcels of sequences -->   the learner's store (each step crosses once)
-    actor   <-- newest parameters ----    an object that each node fetches once a version
-    child   <-- messages (messages.py) -> the supervisor
-
-Sequences go straight to the process that trains them. The steps that two windows of a stream share
-(burn-in, and the frames before them) are sent with the first only: the store's side remembers the
-end of each stream. Lent slots are the credits: no more is ever under way than there are slots.
+"""A child of the runtime ``ray`` as it runs in a Ray worker: a role in a thread, with what it needs
+of ray_wire.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import ray
 import torch
-from ray.exceptions import ActorUnavailableError
-from torch import Tensor
 
 from dicerl.agent.actor_critic import ActorCritic
-from dicerl.agent.frames import history_at
 from dicerl.agent.weights import Weights
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
-from dicerl.parts.sequence import Arrays, Schema, Store, schema, window_length
+from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.records.checkpoint import Tensors
 from dicerl.runtime.base import Role
 from dicerl.runtime.machine import keep_freed_memory
-from dicerl.runtime.messages import Written
+from dicerl.runtime.ray_wire import (
+    Collected,
+    Mailbox,
+    Newest,
+    Parcel,
+    Pulled,
+    Receiver,
+    Sender,
+    SlowWritten,
+    load,
+)
 from dicerl.runtime.roles import ROLES, Shared, run_role
 from dicerl.runtime.setup import Plan
-
-AGAIN = 0.5  # seconds until a call is made again that did not get through
-AT_HAND = 0.002  # seconds in which an object that is on this node can be had
 
 
 @dataclass
@@ -74,259 +65,6 @@ class TensorsToSave(NamedTuple):
 
 class Over(NamedTuple):
     """The role has ended; no message follows."""
-
-
-class Collected(NamedTuple):
-    """What a mailbox gave the supervisor: its messages from number ``first`` on, and how many of
-    the supervisor's it has.
-    """
-
-    first: int
-    messages: list[Any]
-    delivered: int
-
-
-class Mailbox:
-    """A Channel (roles.py) whose other end is called by the supervisor: ``deliver`` and
-    ``collect``.
-
-    Where a connection is cut for a while, a call may be made twice, or its answer be lost. So
-    messages have numbers in both directions: what was delivered before is ignored, and what was
-    collected stays here until the next call says that it has arrived.
-    """
-
-    def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._early: dict[int, Any] = {}  # delivered before their turn
-        self._next = 0
-        self._outbox: list[Any] = []
-        self._first = 0  # the number of the outbox's first message
-        self._changed = threading.Condition()
-
-    def send(self, message: Any) -> None:
-        with self._changed:
-            self._outbox.append(message)
-            self._changed.notify()
-
-    def receive(self) -> Any:
-        return self._inbox.get()
-
-    def waits(self) -> bool:
-        return not self._inbox.empty()
-
-    def deliver(self, number: int, message: Any) -> None:
-        """Take the supervisor's message; calls may come in another order than they were made."""
-        with self._changed:
-            if number >= self._next:
-                self._early[number] = message
-            while self._next in self._early:
-                self._inbox.put(self._early.pop(self._next))
-                self._next += 1
-
-    def collect(self, arrived: int, seconds: float) -> Collected:
-        """All messages from number ``arrived`` on, as soon as there is one, or none after
-        ``seconds``; those before have arrived.
-        """
-        with self._changed:
-            del self._outbox[: max(0, arrived - self._first)]
-            self._first = max(self._first, arrived)
-            self._changed.wait_for(lambda: bool(self._outbox), seconds)
-            return Collected(self._first, list(self._outbox), self._next)
-
-
-# --- sequences
-
-
-def patiently(call: Callable[[], Any]) -> Any:
-    """What ``call`` returns, made again while the connection is cut: for what may be done twice."""
-    while True:
-        try:
-            return call()
-        except ActorUnavailableError:
-            time.sleep(AGAIN)
-
-
-class Parcel(NamedTuple):
-    """Windows on their way to the store: all their steps, or from the first on that the window
-    before did not have.
-    """
-
-    child: int
-    number: int  # of the child's parcel
-    slots: list[int]
-    columns: list[int]  # the child's environments
-    whole: bool
-    arrays: Arrays
-
-
-def pack(
-    fields: Schema,
-    burn_in: int,
-    child: int,
-    number: int,
-    slots: list[int],
-    windows: Arrays,
-    columns: list[int],
-) -> Parcel:
-    """A parcel of ``columns`` of a block of windows [L, N, ...], for ``slots``. The bootstrap step
-    is sent again: when the window before was complete, its reward was not known yet.
-    """
-    whole = int(windows["stream"][columns[0], 2]) == 0  # the first of its stream
-    start = 0 if whole else burn_in
-    arrays = {
-        name: windows[name][start:, columns] if field.per_step else windows[name][columns]
-        for name, field in fields.items()
-        if whole or name != "history"
-    }
-    return Parcel(child, number, slots, columns, whole, arrays)
-
-
-class Sender:
-    """An actor's ``store``: sends windows to the learner's. ``Written`` follows once they are
-    there, so that no slot is named before it is complete.
-    """
-
-    def __init__(self, child: int, config: Config, spec: EnvSpec, learner: Any, mailbox: Mailbox):
-        self._child, self._learner, self._mailbox = child, learner, mailbox
-        self._fields, self._burn_in = schema(config, spec), config.sequence.burn_in
-        self._parcels: queue.SimpleQueue[Parcel] = queue.SimpleQueue()
-        self._packed = 0
-        threading.Thread(target=self._deliver, daemon=True).start()
-
-    def write(self, slots: list[int], windows: Arrays, columns: list[int]) -> None:
-        """Send ``columns`` of a block of windows [L, N, ...] to ``slots``."""
-        self._packed += 1
-        self._parcels.put(
-            pack(self._fields, self._burn_in, self._child, self._packed, slots, windows, columns)
-        )
-
-    def _deliver(self) -> None:
-        while True:
-            parcel = self._parcels.get()
-            if patiently(lambda: ray.get(self._learner.receive.remote(parcel))):  # noqa: B023
-                self._mailbox.send(Written(parcel.slots))
-
-
-class SlowWritten:
-    """A child's channel that leaves ``Written`` to its Sender."""
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-        self.receive, self.waits = mailbox.receive, mailbox.waits
-
-    def send(self, message: Any) -> None:
-        if not isinstance(message, Written):
-            self._mailbox.send(message)
-
-
-class Receiver:
-    """Unpacks parcels into a store, each once. A child that was ended is refused: its slots may be
-    another's by now.
-    """
-
-    def __init__(self, config: Config, store: Store) -> None:
-        self._store, self._length = store, config.sequence.length
-        self._burn_in = config.sequence.burn_in
-        self._ends: dict[tuple[int, int], Arrays] = {}  # of each child's environments' last windows
-        self._refused: set[int] = set()
-        self._last: dict[int, int] = {}  # each child's last parcel
-        self._lock = threading.Lock()
-
-    def refuse(self, child: int) -> None:
-        """Accept nothing more from ``child``."""
-        with self._lock:
-            self._refused.add(child)
-            self._ends = {key: end for key, end in self._ends.items() if key[0] != child}
-
-    def receive(self, parcel: Parcel) -> bool:
-        """Write a parcel into its slots; return whether it was accepted."""
-        with self._lock:
-            if parcel.child in self._refused:
-                return False
-            if parcel.number <= self._last.get(parcel.child, 0):
-                return True  # sent again: the answer was lost
-            self._last[parcel.child] = parcel.number
-            for i, (slot, column) in enumerate(zip(parcel.slots, parcel.columns, strict=True)):
-                self._unpack(parcel, i, slot, (parcel.child, column))
-            return True
-
-    def _unpack(self, parcel: Parcel, i: int, slot: int, key: tuple[int, int]) -> None:
-        end = {} if parcel.whole else self._ends[key]
-        start, arrays = 0 if parcel.whole else self._burn_in, self._store.arrays
-        for name, field in self._store.fields.items():
-            if not field.per_step:
-                arrays[name][slot] = parcel.arrays[name][i] if name in parcel.arrays else end[name]
-                continue
-            arrays[name][:start, slot] = end.get(name, 0)
-            arrays[name][start:, slot] = parcel.arrays[name][:, i]
-        last = slice(self._length, self._length + self._burn_in)
-        self._ends[key] = {
-            name: arrays[name][last, slot].copy()
-            for name, field in self._store.fields.items()
-            if field.per_step
-        }
-        if "history" in arrays:
-            one = slice(slot, slot + 1)
-            before, seen = arrays["history"][one], arrays["observation"][:, one]
-            found = history_at(self._length, before, seen, arrays["valid"][:, one])
-            self._ends[key]["history"] = found[0]
-
-
-# --- parameters
-
-
-class Newest:
-    """The learner's side of the parameters: the newest version, as an object in its node's store.
-    The one before stays alive while somebody may still fetch it.
-    """
-
-    def __init__(self) -> None:
-        self._objects: list[tuple[int, Any]] = []
-
-    def push(self, vector: Tensor, version: int) -> None:
-        found = ray.put(vector.detach().numpy())
-        self._objects = [*self._objects[-1:], (version, found)]
-
-    def newer_than(self, known: int) -> tuple[int, list[Any]] | None:
-        """(version, [object]) of the newest, unless that is ``known``."""
-        version, found = self._objects[-1] if self._objects else (known, None)
-        return None if version == known else (version, [found])
-
-
-class Pulled:
-    """The others' side: asks the learner for newer parameters and fetches them. An actor acts on
-    while its question, then the object, is on its way: a pull takes what has arrived since the one
-    before, and asks for the next. One that is ``patient`` waits for the newest.
-    """
-
-    def __init__(self, learner: Any, patient: bool) -> None:
-        self._learner, self._patient = learner, patient
-        self._question: Any = None
-        self._answer: tuple[int, list[Any]] | None = None
-
-    @torch.no_grad()
-    def pull(self, into: Tensor, known: int = -1) -> int | None:
-        """As ParameterServer.pull; the first parameters are waited for."""
-        patient = self._patient or known < 0
-        if patient:
-            self._answer = patiently(lambda: ray.get(self._learner.newer_than.remote(known)))
-        elif self._question is not None and ray.wait([self._question], timeout=0)[0]:
-            question, self._question = self._question, None
-            with contextlib.suppress(ActorUnavailableError):  # cut off: it will be asked again
-                self._answer = ray.get(question)
-        version = None
-        if self._answer is not None:
-            newest, [found] = self._answer
-            # at hand on this node, or on its way here
-            if ray.wait([found], timeout=None if patient else AT_HAND, fetch_local=True)[0]:
-                into.copy_(torch.from_numpy(ray.get(found).copy()))
-                version, self._answer = newest, None
-        if not patient and self._question is None and self._answer is None:
-            self._question = self._learner.newer_than.remote(known if version is None else version)
-        return version
-
-
-# --- the child
 
 
 class Child:
@@ -409,22 +147,3 @@ class Child:
 
     def newer_than(self, known: int) -> tuple[int, list[Any]] | None:
         return self._newest.newer_than(known)
-
-
-def dump(weights: Weights) -> Arrays:
-    """The weights as arrays, for another machine."""
-    return {
-        "vector": weights.vector.detach().numpy(),
-        "moments": weights.moments.numpy(),
-        "adam_steps": weights.adam_steps.numpy(),
-        "counts": np.array([weights.updates, weights.steps_trained]),
-    }
-
-
-@torch.no_grad()
-def load(weights: Weights, arrays: Arrays) -> Weights:
-    """Become the weights that ``dump`` took the arrays of."""
-    for name in ("vector", "moments", "adam_steps"):
-        getattr(weights, name).copy_(torch.from_numpy(np.array(arrays[name])))
-    weights.updates, weights.steps_trained = arrays["counts"].tolist()
-    return weights

@@ -1,4 +1,4 @@
-"""runtime/ray_child.py without a cluster: what crosses the network arrives bit for bit, and in
+"""runtime/ray_wire.py without a cluster: what crosses the network arrives bit for bit, and in
 order.
 """
 
@@ -15,7 +15,7 @@ import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
 from dicerl.parts.sequence import Store, schema, window_length
-from dicerl.runtime.ray_child import Mailbox, Receiver, dump, load, pack
+from dicerl.runtime.ray_wire import Mailbox, Receiver, dump, load, pack
 from test_frames import played
 
 pytestmark = pytest.mark.usefixtures("single_threaded")
