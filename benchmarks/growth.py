@@ -17,7 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from learn import RESULTS, commit, hardware
+from learn import RESULTS, commit
+
+from dicerl.runtime.machine import hardware
 
 WORK = {
     "runtime.kind": "process",

@@ -22,7 +22,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from learn import RESULTS, commit, hardware
+from learn import RESULTS, commit
+
+from dicerl.runtime.machine import hardware
 
 DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process"]
 # Everything below these functions is the work itself.

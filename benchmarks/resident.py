@@ -16,9 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from learn import RESULTS, commit, hardware
+from learn import RESULTS, commit
 
 from dicerl.bench.memory import resident_bytes
+from dicerl.runtime.machine import hardware
 
 # The evaluator is its own process and starts with the first evaluation: early enough here to count
 # at minute 5 even on a slow machine.

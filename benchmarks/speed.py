@@ -17,7 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from learn import RESULTS, commit, hardware
+from learn import RESULTS, commit
+
+from dicerl.runtime.machine import hardware
 
 ATARI = ["pong", "--preset", "paper", "--sequence.batch", "16", "--runtime.num-envs", "32"]
 WORKS = {  # burn-in 40, T 80, reuse 2 and LSTM 256 are the paper's own

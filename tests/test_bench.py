@@ -16,7 +16,7 @@ import dicerl
 from dicerl.bench import bench as bench_module
 from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
-from dicerl.bench.stages import _played, stages
+from dicerl.bench.stages import random_batch, stages
 from dicerl.bench.whole import Stopwatch, updates_per_line
 from dicerl.envs import env_spec, make_vector_env
 from dicerl.runtime import setup
@@ -124,6 +124,7 @@ def test_a_whole_is_compared_with_the_stages_before_and_after_it(monkeypatch):
     limits = iter([200.0, 400.0, 100.0])
     monkeypatch.setattr(bench_module, "whole", lambda *args: {"steps_per_s": 100.0})
     monkeypatch.setattr(bench_module, "stages", lambda *args: {"limit_steps_per_s": next(limits)})
+    monkeypatch.setattr(bench_module, "costs_here", lambda *args: {})
     config = dicerl.preset("debug", env__id="CartPole-v1", runtime__kind="serial")
     result = bench_module.bench(config, repeat=3, runtimes=())
     assert result["whole"]["serial"]["efficiencies"] == [0.5, 0.333, 0.4]
@@ -161,6 +162,11 @@ def test_bench_json(call, tmp_path):
         "efficiency",
     }
     assert result["env"] == "CartPole-v1"
+    # for dicerl plan --costs: what the parts cost, on which machine, with which config
+    assert set(result["costs"]) == {"serial"}
+    assert 0 < result["costs"]["serial"]["step_seconds"] < 1
+    assert result["machine"]["cores"] == result["cores"]
+    assert result["config"]["env"]["id"] == "CartPole-v1"
     assert min(v for k, v in result.items() if k.endswith("_per_s")) > 0
     assert list(tmp_path.iterdir()) == []
     (serial,) = result["whole"].values()
@@ -196,6 +202,8 @@ def test_bench_compares_two_results(call, tmp_path):
                     "limit_steps_per_s": 100.0,
                     "whole_steps_per_s": 50.0 * factor,
                     "whole": {"serial": {"steps_per_s": 20.0 * factor}},
+                    "machine": {"cores": 2},
+                    "config": {"frames": 1000},
                 }
             )
         )
@@ -259,7 +267,7 @@ def test_stages_are_measured_on_sequences_with_as_many_resets_as_the_run_had():
     )
     spec, env = env_spec(config), make_vector_env(config, 4, num_threads=1)
     env.reset(0)
-    batch, _ = _played(config, spec, env, np.random.default_rng(0), 0.75)
+    batch, _ = random_batch(config, spec, env, np.random.default_rng(0), 0.75)
     env.close()
     assert batch["valid"].shape == (config.sequence.burn_in + 41, 32)
     assert batch["valid"].mean() == pytest.approx(0.75, abs=0.05)

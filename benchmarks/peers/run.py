@@ -28,7 +28,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # learn.py, beside it
 
-from learn import RESULTS, ROOT, commit, hardware  # noqa: E402
+from learn import RESULTS, ROOT, commit  # noqa: E402
+
+from dicerl.runtime.machine import hardware  # noqa: E402
 
 RESULT, TUNED = RESULTS / "peers.json", RESULTS / "peers_tuned.json"
 # name: (as the table names it, script, arguments, settings to try: the first is the default)

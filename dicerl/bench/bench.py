@@ -6,13 +6,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dicerl.bench.costs import Work, costs, measured_sequences
 from dicerl.bench.stages import stages
 from dicerl.bench.whole import whole
 from dicerl.config import Config, flatten, validate
-from dicerl.envs import env_spec
+from dicerl.envs import EnvSpec, env_spec
 from dicerl.records.vocabulary import declared
 from dicerl.runtime import precision
-from dicerl.runtime.setup import plan
+from dicerl.runtime.machine import hardware
+from dicerl.runtime.setup import Plan, is_small, plan
 
 # what the advice looks at, in the last train line of a whole
 STARVED, WAITING, ENVIRONMENT, LAG = declared(
@@ -65,6 +67,10 @@ def bench(
             # right before it and right after it
             around = statistics.fmean(x["limit_steps_per_s"] for x in alone[-2:])
             runs[kind].append(run | {"efficiency": run["steps_per_s"] / around})
+    parts = {}
+    for kind, own in (("serial", plans.get("serial")), ("process", several)):
+        if own is not None and (kind == "serial") == (own.runtime == "serial"):
+            parts[kind] = costs_here(config, spec, own, max(0.5, seconds / 5), say)
     wholes = {
         kind: {
             **_medians(found),
@@ -91,8 +97,31 @@ def bench(
         "efficiency": wholes[best]["efficiency"],
         "repeat": repeat,
         "whole": wholes,
+        "machine": hardware(),
+        "costs": parts,
+        "config": config.to_dict(),
     }
     return result | {"advice": advice(result)}
+
+
+def costs_here(
+    config: Config, spec: EnvSpec, machine: Plan, seconds: float, say: Callable[[str], None]
+) -> dict[str, float]:
+    """What a step and an update cost here, under a plan's runtime."""
+    sequences = measured_sequences(config, is_small(spec), machine.device)
+    return costs(
+        Work(
+            config,
+            spec,
+            machine.device,
+            max(1, config.runtime.num_envs // machine.num_actors),
+            machine.learner_threads,
+            sequences,
+            machine.runtime == "serial",
+        ),
+        seconds,
+        say,
+    )
 
 
 def _medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
@@ -147,7 +176,9 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, fl
         return {
             name: float(value)
             for name, value in flatten(result).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            if name.split(".")[0] not in ("config", "machine")
+            and type(value) in (int, float)
+            and abs(value) < 1e300
         }
 
     old, new = numbers(before), numbers(after)

@@ -83,7 +83,7 @@ def stages(
     say("environment alone …")
     # per second, reset steps included
     slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)
-    batch, observation = _played(config, spec, env, rng, valid)
+    batch, observation = random_batch(config, spec, env, rng, valid)
     env.close()
     result = {"env_steps_per_s": valid * slots}
 
@@ -130,7 +130,7 @@ def stages(
     return result | {"limit_steps_per_s": limit(result, config, machine.cores, on_cpu)}
 
 
-def _played(
+def random_batch(
     config: Config, spec: EnvSpec, env: VectorEnv, rng: np.random.Generator, valid: float
 ) -> tuple[Arrays, np.ndarray]:
     """A batch of windows of random play, with some inverse temperature and the fraction of reset

@@ -82,9 +82,8 @@ def whole(
     """{"steps_per_s", "memory_bytes" (the peak), and those of MEASURED that the runtime writes} of
     a real run, without evaluation and checkpoints.
     """
-    watch = watch or Stopwatch(
-        seconds, spec.action_repeat, machine.capacity * config.sequence.length
-    )
+    waiting = machine.capacity - machine.kept  # of the slots: what is kept for replay stays
+    watch = watch or Stopwatch(seconds, spec.action_repeat, waiting * config.sequence.length)
     with tempfile.TemporaryDirectory() as folder:
         long = config.replace(
             **{

@@ -123,11 +123,12 @@ def describe(result: dict[str, Any]) -> list[str]:
 
 def _compare(before: str, after: str) -> int:
     from dicerl.bench.bench import compare
+    from dicerl.records.files import parse_json
 
     results = []
     for path in (before, after):
         try:
-            results.append(json.loads(Path(path).read_text()))
+            results.append(parse_json(Path(path).read_bytes()))
         except (OSError, ValueError) as error:
             raise DicerlError(
                 f"{path} cannot be read: {error}; it must be what dicerl bench --json printed"
