@@ -4,6 +4,7 @@ of ray_wire.py.
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -11,15 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ray
 import torch
 
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
+from dicerl.parts.replicas import LostReplica, Meeting, Replicas
 from dicerl.parts.sequence import Arrays, Store, schema, window_length
 from dicerl.records.checkpoint import Tensors
 from dicerl.runtime.base import Role
+from dicerl.runtime.children import LearnerChild
 from dicerl.runtime.machine import keep_freed_memory
 from dicerl.runtime.ray_wire import (
     Collected,
@@ -64,12 +68,14 @@ class TensorsToSave(NamedTuple):
 
 
 class Over(NamedTuple):
-    """The role has ended; no message follows."""
+    """The role has ended, and how; no message follows."""
+
+    how: str = "has ended"
 
 
 class Child:
     """A role in a thread of a Ray worker. ``deliver`` and ``collect`` are the supervisor's calls;
-    ``receive``, ``refuse`` and ``newer_than`` those to a learner.
+    ``receive``, ``refuse``, ``newer_than`` and ``meeting`` those to a learner.
     """
 
     def __init__(
@@ -78,11 +84,13 @@ class Child:
         number: int,
         setting: Setting,
         args: tuple[Any, ...],
-        learner: Any = None,
+        learners: list[Any],
         weights: Arrays | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
-        """``number`` is this child's own; ``weights`` are a learner's, any other's ``learner`` is
-        the Ray actor of that.
+        """``number`` is this child's own; ``learners`` are the Ray actors of those that were
+        started before. ``weights`` are a learner's; it joins the others at the first one's
+        ``meeting``.
         """
         keep_freed_memory()
         sys.path += [folder for folder in setting.path if folder not in sys.path]
@@ -100,11 +108,18 @@ class Child:
             self._receiver, parameters = Receiver(config, store), Newest()
             self._newest: Newest = parameters
             parameters.push(trained.vector, trained.updates)
+            self._patience = LearnerChild().patience(config.runtime.stuck_seconds)
+            self._listening = None
+            self._meeting = meeting and meeting._replace(rank=len(learners))
+            if not learners and setting.plan.num_learners > 1:
+                self._listening = socket.create_server((ray.util.get_node_ip_address(), 0))
+                host, port = self._listening.getsockname()[:2]
+                self._meeting = Meeting(host, port, setting.plan.num_learners, 0)
         else:
-            parameters = Pulled(learner, patient=role == "evaluator")
+            parameters = Pulled(learners[0], patient=role == "evaluator")
             if role == "actor":
                 channel = SlowWritten(self._mailbox)
-                store = Sender(number, config, spec, learner, self._mailbox)
+                store = Sender(number, config, spec, learners, args[0], self._mailbox)
         shared = Shared(
             config,
             spec,
@@ -115,6 +130,7 @@ class Child:
             setting.make_env,
             setting.on_batch,
             save=self._to_driver,
+            join=self._join,
         )
         threading.Thread(
             target=self._run, args=(ROLES[role], channel, shared, args), daemon=True
@@ -123,8 +139,17 @@ class Child:
     def _run(
         self, role: Callable[..., None], channel: Any, shared: Shared, args: tuple[Any, ...]
     ) -> None:
-        run_role(role, channel, shared, *args)
+        try:
+            run_role(role, channel, shared, *args)
+        except LostReplica as error:
+            self._mailbox.send(Over(f"lost the other learners ({error})"))
         self._mailbox.send(Over())
+
+    def _join(self) -> Replicas | None:
+        """The learners that train every batch together, once all have come."""
+        if self._meeting is None:
+            return None
+        return Replicas(self._meeting, self._patience, self._listening)
 
     def _to_driver(self, folder: Path, tensors: Tensors, steps_trained: int = 0) -> TensorsToSave:
         groups = {
@@ -144,6 +169,10 @@ class Child:
 
     def refuse(self, child: int) -> None:
         self._receiver.refuse(child)
+
+    def meeting(self) -> Meeting | None:
+        """Where the other learners find this one."""
+        return self._meeting
 
     def newer_than(self, known: int) -> tuple[int, list[Any]] | None:
         return self._newest.newer_than(known)

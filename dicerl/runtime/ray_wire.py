@@ -99,13 +99,13 @@ class Mailbox:
 # --- sequences
 
 
-def patiently(method: Any, *args: Any) -> Any:
+def patiently(method: Any, *args: Any, seconds: float | None = None) -> Any:
     """What a method of a Ray actor returns, called again while the connection is cut: for what may
-    be done twice.
+    be done twice. GetTimeoutError if a call takes longer than ``seconds``.
     """
     while True:
         try:
-            return ray.get(method.remote(*args))
+            return ray.get(method.remote(*args), timeout=seconds)
         except ActorUnavailableError:
             time.sleep(AGAIN)
 
@@ -146,12 +146,23 @@ def pack(
 
 
 class Sender:
-    """An actor's ``store``: sends windows to the learner's. ``Written`` follows once they are
-    there, so that no slot is named before it is complete.
+    """An actor's ``store``: sends windows to a learner's, always the same one of ``learners``.
+    ``Written`` follows once they are there, so that no slot is named before it is complete.
     """
 
-    def __init__(self, child: int, config: Config, spec: EnvSpec, learner: Any, mailbox: Mailbox):
-        self._child, self._learner, self._mailbox = child, learner, mailbox
+    def __init__(
+        self,
+        child: int,
+        config: Config,
+        spec: EnvSpec,
+        learners: list[Any],
+        actor: int,
+        mailbox: Mailbox,
+    ):
+        """``actor`` is the actor's number in the run."""
+        self._child, self._mailbox = child, mailbox
+        self._holder = actor % len(learners)
+        self._learner = learners[self._holder]
         self._fields, self._burn_in = schema(config, spec), config.sequence.burn_in
         self._parcels: queue.SimpleQueue[Parcel] = queue.SimpleQueue()
         self._packed = 0
@@ -168,7 +179,7 @@ class Sender:
         while True:
             parcel = self._parcels.get()
             if patiently(self._learner.receive, parcel):
-                self._mailbox.send(Written(parcel.slots))
+                self._mailbox.send(Written(parcel.slots, self._holder))
 
 
 class SlowWritten:
