@@ -266,3 +266,16 @@ def test_the_running_scale_of_a_follows_its_deviation_over_actions():
     raw, batch = probe.learner_and_batch()
     raw.update(batch)
     assert float(raw.network.advantage_scale) == 1.0
+
+
+@pytest.mark.parametrize("unit", ["fixed", "returns"])
+def test_v_in_the_units_of_the_return(unit):
+    """What the scale makes of the reward the network sees is the reward itself."""
+    model = make(**{"env.reward_shape": "none", "env.reward_unit": unit, "env.reward_scale": 0.25})
+    reward = torch.tensor([3.0, -7.0])
+    assert torch.allclose(model.shaped(reward) * model.value_scale(), reward)
+    if unit == "returns":
+        model.network.return_size.copy_(torch.tensor([400.0, 5.0]))
+        assert model.value_scale() == pytest.approx(20.0 / 0.25)
+        assert torch.allclose(model.shaped(reward) * model.value_scale(), reward)
+    assert make(**{"env.reward_shape": "log"}).value_scale() is None

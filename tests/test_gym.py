@@ -3,12 +3,16 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete
 
+import dicerl
+from dicerl.config import Config
+from dicerl.envs import env_spec
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.toy import Catch, Counting
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
 from probe import zeros
+from runs import debug
 
 
 def counting(num_envs, seed=0):
@@ -101,31 +105,6 @@ def test_observations_of_many_kinds(shape, dtype, expected):
     assert env.reset(0).dtype == expected
 
 
-@pytest.mark.parametrize(
-    ("action", "observation"),
-    [
-        (Box(-1, 1, (2,)), Box(0, 1, (3,))),
-        (MultiDiscrete([2, 2]), Box(0, 1, (3,))),
-        (Discrete(2), Discrete(5)),
-        (Discrete(2), Dict(a=Box(0, 1, (2,)))),
-        (Discrete(2), Tuple([Discrete(2), Discrete(3)])),
-        (Discrete(2), Box(0, 1, ())),
-        (Discrete(2), Box(0, 1, (2, 2, 2, 2))),
-    ],
-)
-def test_spaces_that_are_not_supported_are_named_with_those_that_are(action, observation):
-    class Odd(gymnasium.Env):
-        action_space, observation_space = action, observation
-
-    with pytest.raises(DicerlError) as caught:
-        GymEnv(Odd, 1, "odd")
-    message = str(caught.value)
-    assert message.startswith("odd ")
-    assert str(observation if isinstance(action, Discrete) else action) in message
-    assert "supported are Discrete actions and Box observations" in message
-    assert len(message.splitlines()) == 1
-
-
 class Trouble(Catch):
     where = "step"
 
@@ -158,15 +137,145 @@ def test_an_environment_that_raises_is_named_with_its_reason():
         GymEnv(lambda: 3, 1, "number")
 
 
-def test_an_observation_of_the_wrong_shape_is_named():
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.array([1 + 2j, 3.0]),  # NumPy would drop the imaginary part
+        np.array(["a", "b"]),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_observation_that_is_no_real_number_is_named(wrong, where):
     class Lies(Catch):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = Box(-1, 1, (2,), np.float32)
+
+        def reset(self, **_):
+            return (wrong if where == "reset" else np.zeros(2, np.float32)), {}
+
         def step(self, action):
-            return np.zeros(3), 0.0, False, False, {}
+            return wrong, 0.0, False, False, {}
 
     env = GymEnv(Lies, 1, "lies")
-    env.reset(0)
-    with pytest.raises(EnvironmentFailed, match="lies raised in step"):
+    if where == "step":
+        env.reset()
+    with pytest.raises(EnvironmentFailed) as caught:
+        env.reset() if where == "reset" else env.step(zeros(env))
+    assert str(caught.value) == (
+        f"lies gave an observation of {wrong.dtype} in {where} (environment 0); its numbers must"
+        " be real"
+    )
+
+
+@pytest.mark.parametrize("where", ["reset", "step", "reset after an episode"])
+@pytest.mark.parametrize(
+    ("space", "given", "shape"),
+    [
+        (Box(0, 1, (4,)), np.zeros(5), "(5,)"),
+        # numpy would broadcast these into place
+        (Box(0, 1, (4,)), np.zeros(1), "(1,)"),
+        (Box(0, 1, (4,)), np.zeros((1, 4)), "(1, 4)"),
+        (Box(0, 1, (4,)), 0.5, "() (float)"),
+        (Box(0, 255, (6, 6, 3), np.uint8), np.zeros((6, 6, 1), np.uint8), "(6, 6, 1)"),
+        (Box(0, 255, (6, 6, 3), np.uint8), np.zeros((3, 6, 6), np.uint8), "(3, 6, 6)"),
+    ],
+)
+def test_an_observation_that_contradicts_its_space_is_named_with_both_shapes(
+    where, space, given, shape
+):
+    class Lies(gymnasium.Env):
+        observation_space, action_space = space, Discrete(2)
+        resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.resets += 1
+            lie = where == "reset" or (where == "reset after an episode" and self.resets > 1)
+            return given if lie else space.sample(), {}
+
+        def step(self, action):
+            return given if where == "step" else space.sample(), 0.0, True, False, {}
+
+    def two_steps(env):
+        env.reset(0)
         env.step(zeros(env))
+        env.step(zeros(env))
+
+    with pytest.raises(EnvironmentFailed) as caught:
+        two_steps(GymEnv(Lies, 2, "lies"))
+    assert str(caught.value) == (
+        f"lies gave an observation of shape {shape} in {where.split()[0]} (environment 0); its"
+        f" observation space has shape {space.shape}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.full((6, 6), 0.5), "lies observed 0.5 (float64) in reset (environment 0)"),
+        (np.full((6, 6), 300), "lies observed 300 (int64) in reset (environment 0)"),
+        (np.full((6, 6), 255), ""),  # a sloppy type that loses nothing
+        (None, "lies gave ndarray in reset (environment 0); it must return (observation, info)"),
+    ],
+)
+def test_what_reset_gives_fits_into_its_space(value, message):
+    class Lies(gymnasium.Env):
+        observation_space, action_space = Box(0, 255, (6, 6), np.uint8), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros((6, 6), np.uint8) if value is None else (value, {})
+
+    env = GymEnv(Lies, 1, "lies")
+    if not message:
+        assert (env.reset(0) == 255).all()
+        return
+    with pytest.raises(EnvironmentFailed) as caught:
+        env.reset(0)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("missing", ["action_space", "observation_space"])
+def test_an_environment_without_a_space_is_told_so(missing):
+    class Half(gymnasium.Env):
+        if missing == "action_space":
+            observation_space = Box(0, 1, (4,))
+        else:
+            action_space = Discrete(2)
+
+    with pytest.raises(DicerlError, match=f"half has no {missing}; supported are"):
+        GymEnv(Half, 1, "half")
+
+
+class Grows(Catch):
+    """The first that is made has a shorter observation than the others."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = Box(0, 1, (5 if Grows.made else 4,))
+        Grows.made += 1
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+
+def test_environments_of_several_shapes_are_named(monkeypatch):
+    monkeypatch.setattr(Grows, "made", 0)
+    with pytest.raises(EnvironmentFailed, match=r"\(environment 1\), but .* \(environment 0\)"):
+        GymEnv(Grows, 2, "grows")
+
+
+@pytest.mark.parametrize("inputs", ["none", "statistics"])  # first seen by the actor; before it
+def test_an_environment_that_is_another_when_it_is_played(tmp_path, monkeypatch, inputs):
+    monkeypatch.setattr(Grows, "made", 0)
+    config = debug(tmp_path / "run", "", runtime__num_envs=1, network__normalise=inputs)
+    with pytest.raises(EnvironmentFailed) as caught:
+        dicerl.train(config, make_env=Grows, quiet=True)
+    assert str(caught.value).startswith(
+        "Grows observes (5,) float32 and has 3 actions, but when it was first made (4,) float32"
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +286,9 @@ def test_an_observation_of_the_wrong_shape_is_named():
         ("ALE/Mspacmn-v5", "ms_pacman"),
         ("CartPol-v1", "CartPole-v1"),
         ("MinAtar/Brekout-v1", "MinAtar/Breakout-v1"),
-        ("dicerl.envs.toy:Cath-v0", "Catch-v0"),
+        ("dicerl.envs.toy:Cath-v0", "dicerl.envs.toy:Catch-v0"),
+        ("dicerl.envs.toy:Catch", "dicerl.envs.toy:Catch-v0"),
+        ("dicerl.envs.toy:catch-v7", "dicerl.envs.toy:Catch-v0"),
     ],
 )
 def test_an_unknown_environment_is_answered_with_the_nearest(env_id, hint):
@@ -185,4 +296,24 @@ def test_an_unknown_environment_is_answered_with_the_nearest(env_id, hint):
         maker(env_id)
     assert caught.value.field == "env.id"
     assert repr(env_id) in str(caught.value)
-    assert f"did you mean {hint}?" in str(caught.value) or f":{hint}?" in str(caught.value)
+    assert f"did you mean {hint}?" in str(caught.value)
+    assert env_spec(Config().replace(env__id=hint)).num_actions  # what is proposed can be made
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("dicerl.envs.toy:Nope-v0", "it has dicerl.envs.toy:Catch-v0, dicerl.envs.toy:TMaze-v0"),
+        ("dicerl.games:MyEnv-v0", "dicerl.games registers no environment; it must call"),
+        ("MyEnv-v0", "has that name; name the module that registers your own: my_module:MyEnv-v0"),
+        ("no_such_module:MyEnv-v0", "its module cannot be imported: No module named"),
+        ("not_python:MyEnv-v0", "its module cannot be imported: SyntaxError: "),
+    ],
+)
+def test_an_unknown_environment_that_is_near_to_none(tmp_path, monkeypatch, env_id, message):
+    (tmp_path / "not_python.py").write_text("x = (")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        maker(env_id)
+    assert message in str(caught.value)
+    assert "did you mean" not in str(caught.value)

@@ -229,27 +229,37 @@ class ActorCritic:
         self.network.advantage_scale.fill_(max(spread, SCALE_FLOOR))
 
     @torch.no_grad()
-    def follow(self, weights: Weights, advantage: Tensor, valid: Tensor) -> None:
+    def follow(self, weights: Weights, spread: Tensor, bad: Tensor) -> None:
         """Make the changes of an update that are not AdamW's: A's running deviation in ``weights``
-        follows the deviation of the trained steps' ``advantage`` [T, B, A], where ``valid`` [T, B],
-        and a trainable tau is kept in its range.
+        follows that of the trained steps (``spread_of``), and a trainable tau is kept in its range.
+        A ``bad`` update changes nothing.
         """
         if self.network.log_inv_temperature is not None:
             most = abs(math.log(self.config.bandit.max_inv_temperature))
             weights["log_inv_temperature"].clamp_(min=-most, max=most)
         if self._normalised:
-            spread = losses.masked_mean(advantage.std(-1, correction=0), valid)
-            weights["advantage_scale"].lerp_(spread, SCALE_RATE).clamp_(min=SCALE_FLOOR)
+            scale = weights["advantage_scale"]
+            scale.lerp_(torch.where(bad, scale, spread), SCALE_RATE).clamp_(min=SCALE_FLOOR)
+
+    def spread_of(self, advantage: Tensor, valid: Tensor) -> Tensor:
+        """The mean deviation of ``advantage`` [T, B, A] over actions, where ``valid`` [T, B]; 0 if
+        nothing follows it.
+        """
+        if not self._normalised:
+            return advantage.new_zeros(())
+        return losses.masked_mean(advantage.std(-1, correction=0), valid)
 
     @torch.no_grad()
-    def follow_returns(self, weights: Weights, returns: np.ndarray) -> None:
-        """Let the size of returns follow those of a batch (``window_returns``). V and A are
-        measured in it: their heads are rescaled, so that they mean the same as before (PopArt).
+    def follow_returns(self, weights: Weights, squares: float, count: float) -> None:
+        """Let the size of returns follow those of a batch: ``count`` of them, and the sum of their
+        ``squares`` (``window_returns``). V and A are measured in it: their heads are rescaled, so
+        that they mean the same as before (PopArt).
         """
-        seen = returns[returns != 0]  # where rewards are rare, their size and not their rarity
-        if not seen.size:
+        if not count:
             return
-        square = float(np.square(seen, dtype=np.float64).mean())
+        square = squares / count
+        if not math.isfinite(square):
+            return
         size = weights["return_size"]
         # tensors, not numbers: the host does not wait for a GPU
         before, batches = size.double()
@@ -262,17 +272,20 @@ class ActorCritic:
             weights[f"{head}.bias"].mul_(ratio)
         weights["advantage_scale"].mul_(ratio).clamp_(min=SCALE_FLOOR)
 
-    def window_returns(self, batch: dict[str, np.ndarray]) -> np.ndarray | None:
-        """The returns inside a batch's trained steps [T, B], shaped but in no unit; None if none is
-        learned from them.
+    def window_returns(self, batch: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Of the returns inside a batch's trained steps, shaped but in no unit, the sum of squares
+        and the number of those that are not 0: where rewards are rare, their size matters and not
+        their rarity. (0, 0) if nothing is learned from them.
         """
         if self.network.return_size is None:
-            return None
+            return 0.0, 0.0
         reward, discount, valid = (
             batch[name][self.config.sequence.burn_in : -1]
             for name in ("reward", "discount", "valid")
         )
-        return window_returns(self._shaped(torch.from_numpy(reward)).numpy(), discount, valid)
+        found = window_returns(self._shaped(torch.from_numpy(reward)).numpy(), discount, valid)
+        seen = found[found != 0]
+        return float(np.square(seen, dtype=np.float64).sum()), float(seen.size)
 
     def shaped(self, reward: Tensor) -> Tensor:
         """The reward as the learner and the network see it, in units of the size of returns if
@@ -282,6 +295,16 @@ class ActorCritic:
         if size is None:
             return shaped
         return shaped * torch.where(size[0] > 0, size[0].rsqrt(), 1.0)  # 1: no reward seen yet
+
+    def value_scale(self) -> float | None:
+        """What V is multiplied with to be a (discounted) return in the environment's own rewards;
+        None where a logarithm shapes them: sums of logarithms say nothing of the sum.
+        """
+        size, env = self.network.return_size, self.config.env
+        if env.reward_shape != "none":
+            return None
+        unit = 1.0 if size is None or size[0] <= 0 else float(size[0].sqrt())
+        return unit / env.reward_scale
 
     def _shaped(self, reward: Tensor) -> Tensor:
         return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)

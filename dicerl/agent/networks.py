@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from dicerl.agent import lstm
+from dicerl.agent.torsos import CONVOLUTIONS, LARGE, SMALLEST_IMAGE, Encoders, image_shape
 from dicerl.config import Config
+from dicerl.core.policy import combined
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError
 
@@ -32,52 +34,9 @@ class Output(NamedTuple):
     state: Tensor  # [2, B, H]
 
 
-class Residual(nn.Module):
-    """A residual block of two 3x3 convolutions."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.conv2(torch.relu(self.conv1(torch.relu(x))))
-        return x + y
-
-
-def impala_deep(channels: int) -> nn.Sequential:
-    """The paper's torso: 16, 32, 32 channels; each conv 3x3, max-pool 3x3/2, two residual blocks.
-    ``channels`` are the input's.
-    """
-    layers: list[nn.Module] = []
-    for out in (16, 32, 32):
-        layers += [
-            nn.Conv2d(channels, out, 3, padding=1),
-            nn.MaxPool2d(3, 2, padding=1),
-            Residual(out),
-            Residual(out),
-        ]
-        channels = out
-    return nn.Sequential(*layers, nn.ReLU())
-
-
-def impala_shallow(channels: int) -> nn.Sequential:
-    """IMPALA's shallow torso: conv 8x8/4 with 16 channels, conv 4x4/2 with 32."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU()
-    )
-
-
-def minatar(channels: int) -> nn.Sequential:
-    """MinAtar's own torso: one 3x3 convolution with 16 channels."""
-    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU())
-
-
-CONVOLUTIONS = {"impala_deep": impala_deep, "impala_shallow": impala_shallow, "minatar": minatar}
 # cos(pi k x), k = 1..8: inputs of a conditioned network for x = log(1 + 1/tau), scaled to [0, 1]
 COSINES = 8
 PART = 16  # images that are normalised at a time
-SMALLEST_IMAGE = {"impala_deep": 8, "impala_shallow": 20, "minatar": 3}
 
 
 class Network(nn.Module):
@@ -104,9 +63,12 @@ class Network(nn.Module):
             self.normalise = "scale" if spec.observation_dtype == np.uint8 else "none"
         self.input_range = 255.0 if spec.observation_dtype == np.uint8 else 1.0
         activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
+        self.convolutions: nn.Module | None = None
         if torso == "mlp":
             size = math.prod(spec.observation_shape)
-            self.convolutions = None
+            if spec.images and config.torso != "mlp":
+                encoders = self.convolutions = Encoders(spec)
+                size = encoders.size
             dense: list[nn.Module] = [
                 nn.Linear(size + cosines, config.hidden),
                 activation(),
@@ -136,7 +98,7 @@ class Network(nn.Module):
             else config.lstm or self.lstm_input
         )
         self.value_head = nn.Linear(width, 1)
-        self.advantage_head = nn.Linear(width, self.num_actions)
+        self.advantage_head = nn.Linear(width, sum(spec.branches) or self.num_actions)
         shape = self.image_shape if spec.is_image else spec.observation_shape
         if self.normalise == "statistics":
             # (x - mean) / deviation as x * inv_deviation + offset: one pass over the batch
@@ -177,19 +139,12 @@ class Network(nn.Module):
             return self.config.torso
         if not self.spec.is_image:
             return "mlp"
-        return large if min(self.image_shape[1:]) >= 24 else "minatar"
+        return large if min(self.image_shape[1:]) >= LARGE else "minatar"
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the observation."""
-        shape = self.spec.observation_shape
-        if len(shape) == 2:
-            return 1, shape[0], shape[1]
-        return (
-            (shape[2], shape[0], shape[1])
-            if self.spec.channels_last
-            else (shape[0], shape[1], shape[2])
-        )
+        return image_shape(self.spec)
 
     def _orthogonal(self) -> None:
         for module in self.modules():
@@ -304,7 +259,8 @@ class Network(nn.Module):
         if self.lstm is not None:
             y, state = self._lstm(x, state, first, starts)
             x = torch.cat([y, x], -1) if self.config.skip else y
-        return Output(self.value_head(x).squeeze(-1), self.advantage_head(x), features, x, state)
+        advantage = combined(self.advantage_head(x), self.spec.branches)
+        return Output(self.value_head(x).squeeze(-1), advantage, features, x, state)
 
     def dynamics(self, hidden: Tensor, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Predict the torso's features at t + 1 from h_t and a_t, and the logits of a_t from the

@@ -110,6 +110,21 @@ def entropy_surrogate(
     return (slope.detach() * advantage).sum(-1)
 
 
+def combined(advantage: Tensor, branches: tuple[int, ...]) -> Tensor:
+    """A of every combination of branches: the sum of each one's.
+    [..., sum n_k] -> [..., prod n_k]
+
+    Then pi_tau of combinations is the product of pi_tau of each branch.
+    """
+    if not branches:
+        return advantage
+    total: Tensor
+    total, *rest = advantage.split(branches, -1)
+    for each in rest:
+        total = (total.unsqueeze(-1) + each.unsqueeze(-2)).flatten(-2)
+    return total
+
+
 def gather(values: Tensor, action: Tensor) -> Tensor:
     """values(a): the entry of each chosen action.    [..., A], [...] -> [...]"""
     return values.gather(-1, action.unsqueeze(-1)).squeeze(-1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,13 @@ class EnvSpec:
     action_repeat: int = 1
     first_action: int = 0  # the environment's own number for our action 0
     game: str = ""  # Atari game's short name, empty elsewhere
+    # of a MultiDiscrete: actions are combinations of branches of these sizes, the last one fastest
+    branches: tuple[int, ...] = ()
+    branch_starts: tuple[int, ...] = ()  # the environment's own first number of each
+    action_shape: tuple[int, ...] = ()
+    images: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (offset, shape) inside a flat vector
+    # the environment's own, where its observations have to be encoded (envs/spaces.py)
+    space: Any = field(default=None, compare=False)
     # An observation is a stack of this many frames along its first axis, newest last, and zero
     # before an episode's first. 1: no stack.
     frame_stack: int = 1
@@ -29,6 +36,14 @@ class EnvSpec:
     def is_image(self) -> bool:
         """Whether an observation has rows and columns; else it is a vector."""
         return len(self.observation_shape) >= 2
+
+    def environment_actions(self, actions: np.ndarray) -> list[Any]:
+        """Actions [N], numbered from 0, as the environment knows them."""
+        if not self.branches:
+            numbers: list[Any] = (actions + self.first_action).tolist()
+            return numbers
+        chosen = np.stack(np.unravel_index(actions, self.branches), -1) + self.branch_starts
+        return list(chosen.reshape(len(actions), *self.action_shape))
 
     @property
     def channels_last(self) -> bool:
@@ -71,4 +86,20 @@ def require_finite(spec: EnvSpec, what: str, values: np.ndarray) -> None:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise EnvironmentFailed(
             f"{spec.name} gave the {what} {values[~np.isfinite(values)][0]}; {what}s must be finite"
+        )
+
+
+def require_same(env: EnvSpec, spec: EnvSpec) -> None:
+    """Raise EnvironmentFailed unless an environment made now observes and acts like the one the
+    network was built for.
+    """
+    given, wanted = (
+        (s.observation_shape, s.observation_dtype, s.num_actions, s.first_action)
+        for s in (env, spec)
+    )
+    if given != wanted:
+        (shape, dtype, actions, _), (first_shape, first_dtype, first_actions, _) = given, wanted
+        raise EnvironmentFailed(
+            f"{env.name} observes {shape} {dtype} and has {actions} actions, but when it was first"
+            f" made {first_shape} {first_dtype} and {first_actions}; it must always be the same"
         )

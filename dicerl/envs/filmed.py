@@ -12,7 +12,7 @@ import numpy as np
 
 from dicerl.config import EnvConfig
 from dicerl.envs.atari import AtariEnv
-from dicerl.envs.base import VectorEnv
+from dicerl.envs.base import EnvSpec, VectorEnv
 from dicerl.envs.gym import GymEnv
 from dicerl.errors import DicerlError
 
@@ -132,7 +132,7 @@ class FilmedGym(GymEnv):
                 ) from error
             first.close()
         self.fps = float(first.metadata.get("render_fps") or DEFAULT_FPS)
-        self.action_names = _action_names(first, self.spec.num_actions, self.spec.first_action)
+        self.action_names = _action_names(first, self.spec)
         self._pictures: list[np.ndarray] = []
         self._filming = False
 
@@ -180,7 +180,7 @@ def _spaced(name: str) -> str:
     return " ".join(name.lower().split())
 
 
-def _action_names(env: gymnasium.Env, count: int, start: int) -> list[str]:
+def _action_names(env: gymnasium.Env, spec: EnvSpec) -> list[str]:
     """The environment's own names of its actions if it has any, else numbers."""
     own: Any = env.unwrapped
     if hasattr(own, "get_action_meanings"):
@@ -189,4 +189,7 @@ def _action_names(env: gymnasium.Env, count: int, start: int) -> list[str]:
         names = [MINATAR_ACTIONS[own.game.env.action_map[action]] for action in own.action_set]
     else:
         names = []
-    return names if len(names) == count else [str(start + i) for i in range(count)]
+    if len(names) == spec.num_actions:
+        return names
+    every = spec.environment_actions(np.arange(spec.num_actions))
+    return [" ".join(map(str, np.ravel(action))) for action in every]

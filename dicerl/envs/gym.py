@@ -1,9 +1,9 @@
-"""Any Gymnasium environment with Discrete actions and Box observations, N in one process."""
+"""Any Gymnasium environment whose spaces envs/spaces.py knows, N in one process."""
 
 from __future__ import annotations
 
+import difflib
 import functools
-import importlib
 import importlib.metadata
 import re
 import warnings
@@ -14,12 +14,9 @@ import gymnasium
 import numpy as np
 
 from dicerl.envs.base import EnvSpec
+from dicerl.envs.spaces import SUPPORTED, actions_of, observations_of
+from dicerl.envs.trust import import_named
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
-
-SUPPORTED = (
-    "supported are Discrete actions and Box observations: images (uint8, bool or float; H×W, H×W×C"
-    " or C×H×W) and vectors"
-)
 
 
 def maker(env_id: str) -> Callable[..., gymnasium.Env]:
@@ -27,35 +24,67 @@ def maker(env_id: str) -> Callable[..., gymnasium.Env]:
     that registers it: ``module:MyEnv-v0``.
     """
     module, _, name = env_id.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError("env.id", env_id, f"its module cannot be imported: {error}") from None
+    before = set(gymnasium.registry)
+    import_named(env_id)
+    own = [i for i, spec in gymnasium.registry.items() if i not in before or _home(spec) == module]
     if name not in gymnasium.registry:
         register_plugins()
     if name not in gymnasium.registry:
-        from dicerl.envs.atari import ATARI_57
-
-        # Suggest ids where a version or a namespace was given, games for a plain word.
-        ids = [
-            i
-            for i in gymnasium.registry
-            if not i.startswith("ALE/") and "ale_py" not in str(gymnasium.registry[i].entry_point)
-        ]
-        game = re.sub(r"^ALE/|-v\d+$", "", name)
-        hint = (
-            nearest(name, ids)
-            if re.search(r"/|-v\d+$", name) and not name.startswith("ALE/")
-            else nearest(game, ATARI_57)
-        )
-        hint = hint or nearest(game, ATARI_57) or nearest(name, ids)
-        raise ConfigError(
-            "env.id",
-            env_id,
-            f"no Atari game and no registered Gymnasium environment has that name{hint}",
-        )
+        why = _unknown_of(module, name, own) if module else _unknown(name)
+        raise ConfigError("env.id", env_id, why)
     return functools.partial(gymnasium.make, name, disable_env_checker=True)
+
+
+def _home(spec: Any) -> str:
+    """The module that an environment's entry point is in."""
+    point = spec.entry_point
+    return (
+        str(point).partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", "")
+    )
+
+
+def _nearest_id(name: str, ids: list[str]) -> str:
+    """The id among ``ids`` whose name is close, whatever the version; '' if none is."""
+    words = {_unversioned(i): i for i in ids}
+    close = difflib.get_close_matches(_unversioned(name), words, n=1, cutoff=0.7)
+    return words[close[0]] if close else ""
+
+
+def _unversioned(name: str) -> str:
+    return re.sub(r"-v\d+$", "", name).lower()
+
+
+def _unknown_of(module: str, name: str, own: list[str]) -> str:
+    """What to say where ``module`` registers the ids ``own``, and not this one."""
+    if not own:
+        return (
+            f"{module} registers no environment; it must call gymnasium.register(id=...), or train"
+            " its class from Python: dicerl.train(MyEnv)"
+        )
+    close = _nearest_id(name, own)
+    if close:
+        return f"{module} registers no such environment; did you mean {module}:{close}?"
+    shown = ", ".join(f"{module}:{i}" for i in own[:5]) + ", ..." * (len(own) > 5)
+    return f"{module} registers no such environment; it has {shown}"
+
+
+def _unknown(name: str) -> str:
+    """What to say of a name that nothing installed has."""
+    from dicerl.envs.atari import ATARI_57
+
+    ids = [
+        i
+        for i, spec in gymnasium.registry.items()
+        if not i.startswith("ALE/") and "ale_py" not in str(spec.entry_point)
+    ]
+    game = nearest(re.sub(r"^ALE/|-v\d+$", "", name), ATARI_57, 0.7)
+    other = f"; did you mean {close}?" if (close := _nearest_id(name, ids)) else ""
+    # ids where a version or a namespace was given, games for a plain word
+    wants_id = re.search(r"/|-v\d+$", name) and not name.startswith("ALE/")
+    hint = (other or game) if wants_id else (game or other)
+    return "no Atari game and no registered Gymnasium environment has that name" + (
+        hint or "; name the module that registers your own: my_module:MyEnv-v0"
+    )
 
 
 @functools.cache
@@ -72,19 +101,15 @@ def register_plugins() -> None:
             )
 
 
-def observation_spec(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """(shape, dtype) in which observations of a space are kept; an unsupported space is an error.
-    ``name`` is the environment's, for the message.
-    """
-    if (
-        not isinstance(space, gymnasium.spaces.Box)
-        or len(space.shape) not in (1, 2, 3)
-        or 0 in space.shape
-    ):
-        raise DicerlError(f"{name} observes {space}; {SUPPORTED}")
-    if len(space.shape) > 1 and space.dtype in (np.uint8, np.bool_):
-        return space.shape, np.dtype(space.dtype)
-    return space.shape, np.dtype(np.float32)
+def spaces_of(env: gymnasium.Env, name: str) -> tuple[Any, Any]:
+    """(action space, observation space) of an environment; one without is an error."""
+    found = []
+    for what in ("action_space", "observation_space"):
+        space = getattr(env, what, None)
+        if space is None:
+            raise DicerlError(f"{name} has no {what}; {SUPPORTED}")
+        found.append(space)
+    return found[0], found[1]
 
 
 class GymEnv:
@@ -104,17 +129,29 @@ class GymEnv:
         first = self._envs[0]
         if not isinstance(first, gymnasium.Env):
             raise DicerlError(f"{name} gave {type(first).__name__}; it must be a gymnasium.Env")
-        if not isinstance(first.action_space, gymnasium.spaces.Discrete):
-            raise DicerlError(f"{name} acts in {first.action_space}; {SUPPORTED}")
-        shape, dtype = observation_spec(first.observation_space, name)
+        (actions, observations), *others = (spaces_of(env, name) for env in self._envs)
+        acts, seen = actions_of(actions, name), observations_of(observations, name)
+        for i, (its_actions, its_observations) in enumerate(others, 1):
+            its = observations_of(its_observations, name)
+            if its_actions != actions or (its.shape, its.dtype) != (seen.shape, seen.dtype):
+                raise EnvironmentFailed(
+                    f"{name} acts in {its_actions} and observes {its_observations} (environment"
+                    f" {i}), but {actions} and {observations} (environment 0); all must be alike"
+                )
         self.num_envs = num_envs
         self.spec = EnvSpec(
             name=name,
-            observation_shape=shape,
-            observation_dtype=dtype,
-            num_actions=int(first.action_space.n),
-            first_action=int(first.action_space.start),
+            observation_shape=seen.shape,
+            observation_dtype=seen.dtype,
+            num_actions=acts.count,
+            first_action=acts.first,
+            branches=acts.branches,
+            branch_starts=acts.starts,
+            action_shape=acts.shape,
+            images=seen.images,
+            space=None if seen.encode is None else observations,
         )
+        self._encode = seen.encode
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -122,12 +159,62 @@ class GymEnv:
         seeds = [None] * self.num_envs if seed is None else self.seeds(seed)
         self._ended[:] = False
         out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
-        for i, env in enumerate(self._envs):
-            try:
-                out[i] = env.reset(seed=seeds[i])[0]
-            except Exception as error:
-                raise self._raised("reset", i, error) from error
+        for i in range(self.num_envs):
+            out[i] = self._first(i, seeds[i])
         return out
+
+    def _first(self, i: int, seed: int | None = None) -> Any:
+        """Reset environment ``i``; return its first observation, which must be as its space says.
+
+        An array of another shape might still be broadcast into place, and one of another type cut
+        to fit: an agent would learn from nonsense.
+        """
+        try:
+            result = self._envs[i].reset(seed=seed)
+        except Exception as error:
+            raise self._raised("reset", i, error) from error
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave {type(result).__name__} in reset (environment {i}); it must"
+                " return (observation, info)"
+            )
+        observation, dtype = self._require_fit(result[0], "reset", i), self.spec.observation_dtype
+        if dtype.kind in "ub" and (given := observation).dtype != dtype:
+            lost = given[given.astype(dtype) != given]
+            if lost.size:
+                raise EnvironmentFailed(
+                    f"{self.spec.name} observed {lost[0]} ({given.dtype}) in reset (environment"
+                    f" {i}); its observation space has the type {dtype}"
+                )
+        return observation
+
+    def _require_fit(self, observation: Any, what: str, i: int) -> np.ndarray:
+        """The observation as an array of real numbers in the spec's shape."""
+        if self._encode is not None:
+            try:
+                return self._encode(observation)
+            except Exception as error:
+                raise EnvironmentFailed(
+                    f"{self.spec.name} gave an observation in {what} (environment {i}) that is not"
+                    f" in its space: {error}"
+                ) from error
+        try:
+            array = np.asarray(observation)
+        except Exception as error:  # lists of several lengths
+            raise self._raised(what, i, error) from error
+        if array.shape != self.spec.observation_shape:
+            kind = "" if isinstance(observation, np.ndarray) else f" ({type(observation).__name__})"
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave an observation of shape {array.shape}{kind} in {what}"
+                f" (environment {i}); its observation space has shape"
+                f" {self.spec.observation_shape}"
+            )
+        if array.dtype.kind not in "biuf":
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave an observation of {array.dtype} in {what} (environment"
+                f" {i}); its numbers must be real"
+            )
+        return array
 
     def seeds(self, seed: int) -> list[int]:
         """A seed for each environment, derived from ``seed``."""
@@ -142,12 +229,15 @@ class GymEnv:
         i = 0
         try:
             for i, (env, action) in enumerate(
-                zip(self._envs, (actions + self.spec.first_action).tolist(), strict=True)
+                zip(self._envs, self.spec.environment_actions(actions), strict=True)
             ):
                 if self._ended[i]:
-                    observation[i] = env.reset()[0]
+                    observation[i] = self._first(i)
                 else:
-                    observation[i], reward[i], terminated[i], truncated[i], _ = env.step(action)
+                    next_, reward[i], terminated[i], truncated[i], _ = env.step(action)
+                    observation[i] = self._require_fit(next_, "step", i)
+        except DicerlError:
+            raise
         except Exception as error:
             raise self._raised("step", i, error) from error
         self._ended = terminated | truncated
@@ -159,6 +249,12 @@ class GymEnv:
         )
 
     def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            env.close()
+        """Close every environment, even if one raises; that is named by its number."""
+        raised = None
+        for i, env in enumerate(self._envs):
+            try:
+                env.close()
+            except Exception as error:
+                raised = raised or self._raised("close", i, error)
+        if raised is not None:
+            raise raised
