@@ -183,6 +183,7 @@ def test_two_blocks_take_turns_and_nothing_is_overwritten_before_it_was_used():
         "copying 2 recorded",
         "training waits for copying 2",
         "training 2 recorded",
+        "host waits for training 1",  # what came of it; the device has the second to train
         # the first block again: its copy must be over before the host writes into it, and its
         # training before the next copy arrives there
         "host waits for copying 1",
@@ -190,7 +191,27 @@ def test_two_blocks_take_turns_and_nothing_is_overwritten_before_it_was_used():
         "copying 3 recorded",
         "training waits for copying 3",
         "training 3 recorded",
+        "host waits for training 2",
     ]
+
+
+def test_a_bad_update_is_known_one_later_with_its_batch():
+    learner, batch = probe.learner_and_batch()
+    skipped = []
+    learner._skipped = lambda outcome: skipped.append((outcome, outcome.batch["reward"].copy()))
+    staged(learner, Cuda())
+    learner.update(batch)
+    bad = {name: array.copy() for name, array in batch.items()}
+    bad["reward"][5, 0] = np.nan
+    learner.update(bad)
+    assert not skipped
+    learner.update(batch)
+    ((outcome, reward),) = skipped
+    assert outcome.update == 1
+    np.testing.assert_array_equal(reward, bad["reward"])
+    assert learner.weights.vector.isfinite().all()
+    learner.update(batch)
+    assert len(skipped) == 1
 
 
 @pytest.mark.parametrize("changes", [{}, {"network.lstm": 0}, {"behaviour.family": "mixture"}])

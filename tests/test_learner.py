@@ -9,7 +9,6 @@ import torch
 import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
-from dicerl.errors import DicerlError
 from dicerl.parts.learner import Learner
 from probe import BURN_IN, CASA
 
@@ -52,11 +51,59 @@ def test_a_fixed_batch_is_overfitted():
     assert np.mean(losses[-10:]) < np.mean(losses[40:50]) < np.mean(losses[:10])
 
 
-def test_a_loss_that_is_not_finite_is_told():
+@pytest.mark.parametrize("diagnose", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"network.lstm": 0, "runtime.push_every": 1},
+        {"behaviour.scale": "normalised", "env.reward_unit": "returns", "env.reward_shape": "none"},
+        {"optimizer.decay": "matrices", "optimizer.weight_decay": 0.1},
+        CASA | {"behaviour.source": "trainable", "behaviour.inv_temperature": 2.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("field", "value"), [("reward", np.inf), ("reward", np.nan), ("observation", np.nan)]
+)
+def test_an_update_that_is_not_finite_changes_nothing(field, value, changes, diagnose):
+    if field == "observation":  # rewards that are good still set their own unit
+        changes = {name: x for name, x in changes.items() if not name.startswith("env.")}
+    skipped = []
+    learner, batch = probe.learner_and_batch(**changes)
+    learner._skipped = skipped.append
+    learner.update(batch)
+    weights = learner.weights
+    kept = [x.clone() for x in (weights.vector, weights.moments, weights.adam_steps)]
+    good = batch[field].copy()
+    batch[field][6, 1] = value
+    numbers = learner.update(batch, diagnose)
+    for x, before in zip((weights.vector, weights.moments, weights.adam_steps), kept, strict=True):
+        assert torch.equal(x, before)
+    assert learner.updates == 2  # it counts as an update
+    (outcome,) = skipped
+    assert outcome.update == 1
+    assert not math.isfinite(outcome.loss + outcome.norm)
+    assert outcome.batch is batch
+    assert numbers is None or not math.isfinite(numbers["loss"])
+    batch[field] = good
+    learner.update(batch)
+    assert len(skipped) == 1
+    assert not torch.equal(weights.vector, kept[0])
+    assert weights.vector.isfinite().all()
+
+
+def test_a_gradient_that_is_not_finite_is_enough(monkeypatch):
+    """Its norm overflows, though the loss is finite."""
     learner, batch = probe.learner_and_batch()
-    batch["reward"][6, 1] = np.inf
-    with pytest.raises(DicerlError, match=r"the loss became (inf|nan) at update 0"):
-        learner.update(batch, diagnose=True)
+    skipped, before = [], learner.weights.vector.clone()
+    learner._skipped = skipped.append
+    clip = learner.optimizer.clip
+    monkeypatch.setattr(learner.optimizer, "clip", lambda g: clip(g.mul_(1e30)))
+    learner.update(batch)
+    assert math.isfinite(skipped[0].loss)
+    assert math.isinf(skipped[0].norm)
+    assert torch.equal(learner.weights.vector, before)
 
 
 # --- threads, and batches without data ------------------------------------------------------------

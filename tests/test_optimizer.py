@@ -125,7 +125,7 @@ def test_weight_decay_on_matrices_alone_is_two_groups_of_adamw():
     for name, x in twins.items():
         x.grad = view(gradient, weights.layout, name).clone()
     adamw.step()
-    learner.optimizer.step(weights, gradient)
+    learner.optimizer.step(weights, gradient, torch.tensor(False))
     assert {name for name, x in twins.items() if x.dim() < 2} >= {
         "log_inv_temperature",
         "value_head.bias",
@@ -134,6 +134,6 @@ def test_weight_decay_on_matrices_alone_is_two_groups_of_adamw():
         torch.testing.assert_close(weights[name], x, rtol=1e-5, atol=1e-7)
     before = weights["value_head.bias"].clone(), weights["value_head.weight"].clone()
     weights.moments.zero_()
-    learner.optimizer.step(weights, torch.zeros_like(gradient))
+    learner.optimizer.step(weights, torch.zeros_like(gradient), torch.tensor(False))
     assert torch.equal(weights["value_head.bias"], before[0])
     assert not torch.equal(weights["value_head.weight"], before[1])

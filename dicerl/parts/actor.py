@@ -7,6 +7,7 @@ a queue or the learner.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.frames import history_at
 from dicerl.core import family
-from dicerl.envs import VectorEnv, require_finite
+from dicerl.envs import VectorEnv, require_finite, require_same
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
 from dicerl.records.timing import Times
 
@@ -66,6 +67,7 @@ class Actor:
         incarnation: int = 0,
     ) -> None:
         config = model.config
+        require_same(env.spec, model.spec)
         self.config, self.env, self.model = config, env, model
         self._rng, self._first_env, self.incarnation = rng, first_env, incarnation
         self._get_parameters, self._send_sequences = get_parameters, send_sequences
@@ -226,4 +228,4 @@ class Actor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        self.count = state["count"]
+        self.count = operator.index(state["count"])  # a whole number, or a TypeError

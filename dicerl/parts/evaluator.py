@@ -14,7 +14,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Region
 from dicerl.config import Config
 from dicerl.core.family import NUMBERS
-from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite
+from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite, require_same
 from dicerl.records.vocabulary import EVALUATED, GREEDY
 
 
@@ -108,6 +108,7 @@ def play(
     is called after each step.
     """
     n = env.num_envs
+    require_same(env.spec, model.spec)
     model.network.eval()
     observation = env.reset(int(rng.integers(2**31)))
     state = model.initial_state(n)

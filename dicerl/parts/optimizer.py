@@ -52,12 +52,16 @@ class Optimizer:
     def clip(self, gradient: Tensor) -> Tensor:
         """Scale ``gradient`` down to the clip norm, in place; return the norm it had."""
         norm: Tensor = torch.linalg.vector_norm(gradient)
-        gradient.mul_((self.config.optimizer.clip_norm / (norm + 1e-6)).clamp_max(1.0))
+        scale = (self.config.optimizer.clip_norm / (norm + 1e-6)).clamp_max(1.0)
+        # 0 for nan: between the parameters' own, the vector has zeros that must stay zeros
+        gradient.mul_(scale.nan_to_num_(0.0))
         return norm
 
     @torch.no_grad()
-    def step(self, weights: Weights, gradient: Tensor) -> Rates:
-        """Apply the gradient of the parameters to ``weights``; return the rates used."""
+    def step(self, weights: Weights, gradient: Tensor, bad: Tensor) -> Rates:
+        """Apply the gradient of the parameters to ``weights``, unless it is ``bad`` (a tensor, so
+        that the host need not know); return the rates used.
+        """
         o = self.config.optimizer
         # Reset steps are no data: progress is counted in whole batches of valid steps, so the
         # schedules end with the run.
@@ -65,8 +69,9 @@ class Optimizer:
         rates = schedule(self.config, weights.steps_trained / full, self.total)
         decay = rates.weight_decay
         if o.decay == "matrices":  # p -= rate * decay * p, as AdamW does, where p is in a matrix
+            left = torch.where(bad, 1.0, 1.0 - rates.learning_rate * decay)
             for matrix in self._matrices(weights):
-                matrix.mul_(1.0 - rates.learning_rate * decay)
+                matrix.mul_(left)
             decay = 0.0
         adamw(
             [weights.vector[: weights.num_trained]],
@@ -76,6 +81,7 @@ class Optimizer:
             [],
             [weights.adam_steps],
             fused=True,
+            found_inf=bad.float(),  # neither weights nor moments nor the step count change then
             amsgrad=False,
             maximize=False,
             beta1=o.beta1,

@@ -146,9 +146,10 @@ class Store:
         ``into``, if given, or new arrays.
         """
         found: Arrays = {} if into is None else into
+        numbers = np.asarray(slots, np.intp)
         for name, field in self.fields.items():
             # "clip": with an ``out``, numpy would else make a copy of its own first
             found[name] = np.take(
-                self.arrays[name], slots, 1 if field.per_step else 0, found.get(name), "clip"
+                self.arrays[name], numbers, 1 if field.per_step else 0, found.get(name), "clip"
             )
         return found

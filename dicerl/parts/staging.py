@@ -9,12 +9,13 @@ computes what it was told while the host goes on, so nothing here waits for it b
     training  [batch 1 .................][batch 2 .................]
 
 All fields of a batch lie in one block of page-locked memory and cross in one copy, on a stream of
-its own. There are two blocks, used in turns, so the host is at most two batches ahead.
+its own. There are two blocks, used in turns, so the host is at most two batches ahead. Once batch 2
+is on its way the host waits for batch 1, to know what came of it before batch 3 is read over it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,65 +56,107 @@ class Block:
             self.tensors[name] = self.device[start : start + size].view(like.dtype).view(shape)
         self.copied: Any = None  # events: the copy is over; the device has trained the batch
         self.trained: Any = None
+        self.update: int | None = None  # that trained it, until its numbers are read
+        self.numbers = torch.zeros(2, pin_memory=pinned)  # its loss and its gradient's norm
+
+
+class Outcome(NamedTuple):
+    """What came of a batch that was trained."""
+
+    update: int
+    loss: float
+    norm: float  # of the gradient, before the clip
+    batch: Arrays  # unchanged until the next one is read
 
 
 class Staging:
     """Brings batches to the ``device`` of a learner.
 
     ``buffers`` are what the next batch is best read into (None: anywhere), ``send`` returns its
-    tensors on the device, ``trained`` ends its training there. ``cuda`` is torch.cuda, or what
-    stands for it in a test; None on devices without streams.
+    tensors on the device, ``trained`` ends its training there. ``outcome`` is what came of a batch:
+    on a CPU the last one, on a GPU the one before, which is over or nearly so. ``cuda`` is
+    torch.cuda, or what stands for it in a test; None on devices without streams.
     """
 
     def __init__(
         self, fields: Schema, length: int, batch: int, device: torch.device, cuda: Any = None
     ) -> None:
-        self.device = device
+        self.device, self._fields, self._batch = device, fields, batch
         self._cuda = torch.cuda if cuda is None and device.type == "cuda" else cuda
         self._blocks: list[Block] = []
         self._turn = 0
+        self._last: Outcome | None = None
         if device.type != "cpu" or cuda is not None:
             pinned = device.type == "cuda"
             self._blocks = [Block(fields, length, batch, device, pinned) for _ in range(2)]
             self._stream = self._cuda.Stream(device) if self._cuda else None
 
-    def buffers(self) -> Arrays | None:
-        """The arrays to read the next batch into, once nothing is copied from them any more."""
+    def buffers(self, count: int | None = None) -> Arrays | None:
+        """The arrays to read the next batch into, once nothing is copied from them any more; for
+        ``count`` sequences, if it is not a whole batch.
+        """
         if not self._blocks:
             return None
         block = self._blocks[self._turn]
         if block.copied is not None:
             block.copied.synchronize()
-        return block.arrays
+        return self._first(count, block.arrays)
+
+    def _first(self, count: int | None, fields: dict[str, Any]) -> dict[str, Any]:
+        """The first ``count`` sequences of a block's fields; None: all of them."""
+        if count is None or count == self._batch:
+            return fields
+        return {
+            name: x[:, :count] if self._fields[name].per_step else x[:count]
+            for name, x in fields.items()
+        }
 
     def send(self, batch: Arrays) -> dict[str, Tensor]:
         """The batch's tensors on the device; on a GPU they are valid in the present stream."""
         if not self._blocks:
             return {n: torch.from_numpy(a) for n, a in batch.items() if n not in NOT_TRAINED_ON}
-        arrays = self.buffers()
+        count, block = batch["valid"].shape[1], self._blocks[self._turn]
+        arrays = self.buffers(count)
         assert arrays is not None
-        block = self._blocks[self._turn]
-        if batch is not arrays:  # it was read elsewhere
+        if batch["valid"].ctypes.data != arrays["valid"].ctypes.data:  # it was read elsewhere
             for name, array in arrays.items():
                 array[...] = batch[name]
         if self._cuda is None:
             block.device.copy_(block.host)
-            return block.tensors
+            return self._first(count, block.tensors)
         with self._cuda.stream(self._stream):
             if block.trained is not None:
                 self._stream.wait_event(block.trained)  # type: ignore[union-attr]
             block.device.copy_(block.host, non_blocking=True)
             block.copied = self._stream.record_event()  # type: ignore[union-attr]
         self._cuda.current_stream(self.device).wait_event(block.copied)
-        return block.tensors
+        return self._first(count, block.tensors)
 
-    def trained(self) -> None:
+    def trained(self, update: int, batch: Arrays, loss: Tensor, norm: Tensor) -> None:
         """Everything that reads the tensors of the last ``send`` was given to the device."""
-        if self._blocks:
-            block = self._blocks[self._turn]
-            self._turn = 1 - self._turn
-            if self._cuda is not None:
-                block.trained = self._cuda.current_stream(self.device).record_event()
+        if not self._blocks:
+            self._last = Outcome(update, loss.item(), norm.item(), batch)
+            return
+        block = self._blocks[self._turn]
+        self._turn = 1 - self._turn
+        if self._cuda is not None:
+            block.update = update
+            block.numbers.copy_(torch.stack([loss, norm]), non_blocking=True)
+            block.trained = self._cuda.current_stream(self.device).record_event()
+
+    def outcome(self) -> Outcome | None:
+        """What came of a batch, once; None where the host cannot know without waiting."""
+        if not self._blocks:
+            last, self._last = self._last, None
+            return last
+        # The next batch will be read over this one. The device has another to train meanwhile.
+        block = self._blocks[self._turn]
+        if block.update is None:
+            return None
+        block.trained.synchronize()
+        update, block.update = block.update, None
+        loss, norm = block.numbers.tolist()
+        return Outcome(update, loss, norm, block.arrays)
 
 
 class Fetching:
