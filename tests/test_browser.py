@@ -144,6 +144,84 @@ def test_report_on_a_phone_and_in_the_dark(browser, runs, tmp_path):
         browser.size(1200, 900)
 
 
+LOOK = """
+  const plot = document.querySelector(`[data-id="${arguments[0]}"] .plot`);
+  const line = plot.data.find(t => t.name);
+  return {x: line.x, y: line.y, title: plot.querySelector('.xtitle').textContent,
+          shade: plot.data.find(t => t.fill)?.y}"""
+# height of the area inside a plot's axes, of every card
+ROOM = """return [...document.querySelectorAll('.card .plot')].map(p => p._fullLayout._size.h)"""
+TICKS = """
+  return [...document.querySelectorAll(`[data-id="${arguments[0]}"] .ytick text`)].map(
+    t => t.textContent)"""
+
+
+def test_time_and_smoothing(browser, tmp_path):
+    """The reader's choice changes every curve: x becomes time, y a mean over a part of the axis."""
+    directories = []
+    for seed in range(2):
+        run = make_run(tmp_path / f"s{seed}", seed=seed)
+        directories.append(run)
+        for i in range(1, 21):
+            values = {
+                "entropy": float(i % 2 + seed),
+                "elapsed": 60.0 * i,
+                "loss_value": 0.4 + i / 99,
+            }
+            append(
+                run, line("train", 1000 * i, **values), line("evaluation", 1000 * i, mean_return=i)
+            )
+    write_report(directories, tmp_path / "report.html")
+    browser.open(f"file://{tmp_path}/report.html")
+    drawn(browser)
+    before = browser.js(LOOK, "entropy")
+    assert before["title"] == "frames"
+    assert before["x"] == [1000 * i for i in range(1, 21)]
+    browser.js("document.querySelector('#controls input[value=time]').click()")
+    browser.until(READY)
+    timed = browser.js(LOOK, "entropy")
+    assert timed["title"] == "training time (min)"
+    assert timed["x"] == [float(i) for i in range(1, 21)]
+    assert timed["y"] == before["y"]
+    assert browser.js(LOOK, "evaluation/CartPole-v1")["title"] == "training time (min)"
+    browser.js(
+        "const s = document.querySelector('#controls input[type=range]'); s.value = 10;"
+        " s.dispatchEvent(new Event('input'))"
+    )
+    browser.until(READY)
+    smooth = browser.js(LOOK, "entropy")
+    # each with its neighbours: 2 of 20 minutes
+    assert smooth["y"][1:-1] == pytest.approx(
+        [(before["y"][i % 2] + 2 * before["y"][1 - i % 2]) / 3 for i in range(1, 19)]
+    )
+    assert max(smooth["shade"]) < max(before["shade"])
+    # scores stay as they are
+    assert browser.js(LOOK, "evaluation/CartPole-v1")["y"] == [float(i) for i in range(1, 21)]
+    assert len(browser.js(TICKS, "loss_value")) >= 2  # less than a decade
+    assert browser.errors() == []
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_many_groups_leave_the_plots_their_room(browser, tmp_path, width):
+    directories = []
+    for i in range(12):
+        settings = {"optimizer.learning_rate": 0.3**i, "sequence.length": 20 + i}
+        run = make_run(tmp_path / f"run{i}", **settings)
+        directories.append(run)
+        lines = (line("train", f, entropy=0.1 * i, actor_inference=0.5) for f in (100, 200))
+        append(run, *lines, line("episode", 50), line("episode", 200))
+    write_report(directories, tmp_path / "report.html")
+    browser.size(width, 900)
+    try:
+        browser.open(f"file://{tmp_path}/report.html")
+        drawn(browser)
+        assert min(browser.js(ROOM)) >= 150
+        assert browser.js("return document.documentElement.scrollWidth") <= width
+        assert browser.errors() == []
+    finally:
+        browser.size(1200, 900)
+
+
 def test_report_of_damaged_metrics_opens(browser, runs, tmp_path):
     path = runs / "dice-0" / "metrics.jsonl"
     whole = path.read_bytes()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -97,6 +98,90 @@ def test_loopback_answers_only_to_a_loopback_name(runs, serve):
         assert ask(server, "/api/state", Host=host)[0] == 403
 
 
+def raw(server, request):
+    """All that comes back for these bytes."""
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=60) as sock:
+        sock.sendall(request)
+        sock.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+
+
+def get(path="/", *headers, host="localhost"):
+    return "\r\n".join(
+        [f"GET {path} HTTP/1.1", f"Host: {host}", *headers, "Connection: close", "", ""]
+    ).encode("latin-1")
+
+
+MALFORMED = {
+    "nothing": (b"", b""),
+    "garbage": (b"\x00\xff\r\n\r\n", b""),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b""),
+    "no version": (b"GET /\r\n\r\n", b""),
+    "a version of the future": (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b""),
+    "another method": (get().replace(b"GET", b"POST"), b"501"),
+    "HEAD": (get().replace(b"GET", b"HEAD"), b"501"),
+    "a long address": (get("/" + "a" * 70_000), b"414"),
+    "many headers": (get("/", *[f"X-{i}: 1" for i in range(200)]), b"431"),
+    "a broken address": (get("http://[/"), b"400"),
+    "a broken address of IPv6": (get("//[::1"), b"404"),
+    "many fields": (get("/api/state?" + "&".join(["run=a"] * 2000)), b"400"),
+    "a host that is none": (get(host="["), b"403"),
+    "a host of a port only": (get(host=":80"), b"403"),
+    "two hosts": (get("/", "Host: localhost"), b"403"),
+    "no host": (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", b"403"),
+    "a cookie that is none": (get("/", "Cookie: a[]=1; \xff; =;;"), b"200"),
+    "a range of no digits": (get("/video?run=dice-0", "Range: bytes=\xb2-"), b"200"),
+    "a range of too many": (get("/video?run=dice-0", f"Range: bytes={'1' * 5000}-"), b"200"),
+    "a range that ends before it begins": (get("/video?run=dice-0", "Range: bytes=5-1"), b"206"),
+    "percent signs": (get("/api/state?run=%00%ff%zz%"), b"200"),
+    "a path upwards": (get("/../../etc/passwd"), b"404"),
+    "a path upwards, encoded": (get("/%2e%2e/%2e%2e/etc/passwd"), b"404"),
+    "a name with a path": (get("/video?run=../../etc&name=passwd"), b"404"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_request_is_refused(runs, serve, capfd, case):
+    (runs / "dice-0" / "videos").mkdir()
+    (runs / "dice-0" / "videos" / "a.mp4").write_bytes(bytes(range(100)))
+    server = serve(runs)
+    request, code = MALFORMED[case]
+    answer = raw(server, request)
+    if code:
+        assert answer.startswith(b"HTTP/1.1 " + code), answer[:200]
+        assert b"Content-Security-Policy: default-src 'none'" in answer
+        assert b"Access-Control" not in answer
+    assert ask(server, "/")[0] == 200
+    assert capfd.readouterr().err == ""  # no traceback on the terminal
+
+
+def test_a_malformed_request_has_no_token(runs, serve, capfd):
+    server = serve(runs, "0.0.0.0")
+    for headers in ("Cookie: a[]=1", "Cookie: \xff\xfe", f"Cookie: {server.cookie}=\xe9"):
+        assert raw(server, get("/", headers)).startswith(b"HTTP/1.1 403")
+    for query in ("?token=%ff", "?token=%C3%A9", "?token=" + "a" * 10_000):
+        assert raw(server, get("/" + query)).startswith(b"HTTP/1.1 403"), query
+    assert capfd.readouterr().err == ""
+
+
+def test_a_hundred_pages(runs, serve):
+    """Each keeps its connection and asks again."""
+    server = serve(runs)
+    pages = [
+        http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
+        for _ in range(100)
+    ]
+    for _ in range(2):
+        for page in pages:
+            page.request("GET", "/api/state?default=1")
+        for page in pages:
+            answer = page.getresponse()
+            assert answer.status == 200
+            assert b"sections" in gzip.decompress(answer.read())
+    for page in pages:
+        page.close()
+
+
 def test_other_addresses_need_the_token(runs, serve):
     server = serve(runs, "0.0.0.0")
     assert len(server.token) >= 32
@@ -135,7 +220,10 @@ def test_pages_and_headers(runs, serve):
     ):
         status, headers, body = ask(server, path)
         assert (status, headers["Content-Type"].split(";")[0]) == (200, kind)
-        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "default-src 'none'; script-src 'self';" in headers["Content-Security-Policy"]
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert not [name for name in headers if name.startswith("Access-Control")]
         assert len(body) > 500
     for path in ("/static/page.js", "/../pyproject.toml", "/video?run=dice-0", "/api"):
         assert ask(server, path)[0] == 404
@@ -154,6 +242,28 @@ def test_videos_can_be_sought(runs, serve):
     )
     assert ask(server, "/" + video["src"])[2] == bytes(range(100))
     assert ask(server, "/" + video["src"], Range="bytes=90-")[2] == bytes(range(90, 100))
+
+
+def test_links_out_of_the_folder_are_refused(runs, serve, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text('{"kind": "event", "event": "secret", "env": {"id": "secret"}}\n')
+    (runs / "dice-0" / "videos").mkdir()
+    (runs / "dice-0" / "videos" / "x.mp4").symlink_to(secret)
+    for name in ("config.json", "metrics.jsonl"):
+        (runs / "dice-1" / name).unlink()
+        (runs / "dice-1" / name).symlink_to(secret)
+    shutil.copytree(runs / "baseline-0", tmp_path / "elsewhere")
+    append(tmp_path / "elsewhere", line("event", 1, event="secret"))
+    (runs / "link").symlink_to(tmp_path / "elsewhere")
+    server = serve(runs)
+    answer = state(server, "run=dice-0&run=dice-1&run=link")
+    assert "secret" not in json.dumps(answer)
+    problems = {run["id"]: run["problem"] for run in answer["list"]}
+    assert "link out of its folder" in problems["dice-1"]
+    assert "link out of its folder" in problems["link"]
+    assert problems["baseline-0"] == ""
+    assert "video" not in answer["runs"][0]
+    assert ask(server, "/video?run=dice-0&name=x.mp4")[0] == 404
 
 
 def test_a_port_in_use_is_said(runs, serve, call):

@@ -4,6 +4,7 @@ import json
 import re
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,3 +177,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(runs):
     expected = json.loads((before / "state.json").read_text())["updates"]
     (newest / "state.json").write_text("{")
     assert RunData(runs / "dice-0").checkpoint()["updates"] == expected
+
+
+def test_seconds_at_frames(tmp_path):
+    """Between train lines, before the first and after the last; unknown without any."""
+    run = make_run(tmp_path / "run")
+    frames = np.array([0.0, 100.0, 150.0, 200.0, 400.0])
+    assert np.isnan(opened(run).seconds(frames)).all()
+    append(run, line("train", 100, elapsed=10.0), line("train", 200, elapsed=40.0))
+    assert opened(run).seconds(frames).tolist() == [0.0, 10.0, 25.0, 40.0, 80.0]

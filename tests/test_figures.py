@@ -1,12 +1,11 @@
-"""report/figures.py: the numbers that curves and bars are drawn with."""
+"""report/figures.py: the numbers that curves are drawn with."""
 
 import numpy as np
 import pytest
 
 from dicerl.report import figures
 from dicerl.report.compare import colour, groups
-from dicerl.scores import SYSTEMS, hns
-from runs import append, figures_of, line, make_run, opened
+from runs import append, line, make_run, opened
 
 
 def test_mean_and_shade_over_seeds(tmp_path):
@@ -44,45 +43,30 @@ def test_evaluations_of_seeds_meet_although_their_frames_differ_a_little(tmp_pat
     assert shade["y"] == [3.0] * 4 + [1.0] * 4
 
 
-def test_time_by_stage(tmp_path):
-    """Means of the second half; a stage that takes a quarter of the time at 100 frames/s could do
-    400.
-    """
-    directory = make_run(tmp_path / "run")
-    append(
-        directory,
-        line("train", 10, actor_inference=1.0, frames_per_s=1.0),
-        *(
-            line(
-                "train",
-                f,
-                actor_inference=0.25,
-                learner_training=0.5,
-                learner_starved=0.0,
-                frames_per_s=100.0,
-            )
-            for f in (60, 100)
-        ),
-    )
-    bars = {trace["name"]: trace for trace in figures.stages(groups([opened(directory)]))["data"]}
-    assert set(bars) == {"inference", "training", "starved"}
-    assert (bars["inference"]["x"], bars["inference"]["customdata"], bars["inference"]["y"]) == (
-        [0.25],
-        [400.0],
-        ["dice, actor"],
-    )
-    assert (bars["training"]["x"], bars["training"]["y"]) == ([0.5], ["dice, learner"])
+@pytest.mark.parametrize(
+    ("losses", "log"), [((0.4, 0.6), True), ((1e-4, 1e2), True), ((0.0, 1.0), False)]
+)
+def test_a_log_axis_says_so_and_leaves_its_numbers_to_plotly(tmp_path, losses, log):
+    """Ticks at powers of ten alone left less than a decade without a number."""
+    run = make_run(tmp_path / "run")
+    append(run, *(line("train", 100 * i, loss_value=v) for i, v in enumerate(losses)))
+    axis = figures.train_curves(groups([opened(run)]), "loss_value", log=True)["layout"]["yaxis"]
+    assert (axis.get("type") == "log") == log
+    assert axis["title"]["text"].endswith("(log)") == log
+    assert "dtick" not in axis
 
 
-def test_hns_bars_against_the_papers_systems(tmp_path):
-    directory = make_run(tmp_path / "run", **{"env.id": "ALE/Pong-v5"})
-    append(
-        directory,
-        line("evaluation", 10, mean_return=-20.0),
-        line("evaluation", 20, mean_return=9.0, stderr=1.0),
-    )
-    bars = figures_of([opened(directory)])["hns/ALE/Pong-v5"]["data"][0]
-    assert len(bars["x"]) == len(SYSTEMS) + 1
-    assert sorted(bars["x"]) == bars["x"]
-    own = next(i for i, name in enumerate(bars["y"]) if "dice</b>" in name)
-    assert bars["x"][own] == pytest.approx(hns("pong", 9.0), rel=1e-4)
+def test_curves_know_the_time_of_each_point(tmp_path):
+    """Two seeds, one twice as fast; the faster one ends early: time goes on at the other's pace."""
+    for seed, (pace, length) in enumerate(((0.1, 400), (0.2, 1000))):
+        run = make_run(tmp_path / f"s{seed}", seed=seed)
+        lines = (
+            line("train", f, entropy=1.0, elapsed=pace * f) for f in range(100, length + 1, 100)
+        )
+        append(run, *lines)
+    shade, mean = figures.train_curves(
+        groups([opened(tmp_path / "s0"), opened(tmp_path / "s1")]), "entropy"
+    )["data"]
+    seconds = [15.0, 30.0, 45.0, 60.0, 80.0, 100.0, 120.0, 140.0, 160.0, 180.0]
+    assert mean["meta"] == {"seconds": pytest.approx(seconds), "smooth": True}
+    assert shade["meta"]["seconds"] == mean["meta"]["seconds"] + mean["meta"]["seconds"][::-1]

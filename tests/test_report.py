@@ -1,5 +1,7 @@
 """report/report.py: the HTML file, the command, and what both pages do without."""
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -19,6 +21,11 @@ def test_report_is_one_file_that_asks_for_no_other(runs, tmp_path):
     head = text.split("<script>", 1)[0]
     assert not re.search(r'(src|href)="(?!data:)', head)
     assert "plotly.js v" in text
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', head)[1]
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
+    assert f"script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}';" in policy
+    assert policy.startswith("default-src 'none';")
     content = json.loads(re.search(r'id="payload">(.*?)</script>', text, re.DOTALL)[1])
     assert [r["name"] for r in content["runs"]] == ["dice-0", "baseline-0"]
     assert content["runs"][0]["version"]
@@ -31,6 +38,26 @@ def test_a_name_cannot_break_out_of_the_page(tmp_path):
     append(directory, line("episode", 1))
     write_report([directory], tmp_path / "out.html")
     assert "<script>alert" not in (tmp_path / "out.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["{{script}}", "{{style}}{{title}}", "a[b]\x1b[31m", "\udcff"])
+def test_a_run_of_any_name_has_a_report(tmp_path, call, name):
+    directory = make_run(tmp_path / name)
+    append(directory, line("episode", 1))
+    code, _, err = call("report", directory, "-o", "out.html")
+    assert (code, err) == (0, "")
+    text = (tmp_path / "out.html").read_text()
+    content = json.loads(re.search(r'id="payload">(.*?)</script>', text, re.DOTALL)[1])
+    assert content["runs"][0]["name"] == name
+    assert text.count("</html>") == 1
+
+
+def test_a_video_that_leads_elsewhere_is_not_embedded(runs, tmp_path):
+    (tmp_path / "secret").write_bytes(b"secret")
+    (runs / "dice-0" / "videos").mkdir()
+    (runs / "dice-0" / "videos" / "x.mp4").symlink_to(tmp_path / "secret")
+    write_report([runs / "dice-0"], tmp_path / "out.html")
+    assert "data:video" not in (tmp_path / "out.html").read_text()
 
 
 def test_the_latest_video_is_embedded_or_linked(runs, tmp_path):
@@ -67,7 +94,11 @@ def test_report_command(runs, call, monkeypatch):
         (["report", "nowhere"], "nowhere is not a run directory"),
         (["report", "."], ". holds no run (no config.json)"),
         (["report", "runs/dice-0", "-o", "runs"], "output runs is a directory"),
-        (["report", "runs/dice-0", "-o", "no/such/dir.html"], "no/such/dir.html"),
+        (
+            ["report", "runs/dice-0", "-o", "no/such/dir.html"],
+            "output is 'no/such/dir.html'; there is no folder no/such; make it first",
+        ),
+        (["dashboard", "nothere"], "RUNS_DIR nothere does not exist; it must be a directory"),
         (["dashboard", "runs/dice-0/config.json"], "is a file"),
         (["dashboard", "--port", "70000"], "port is 70000"),
         (["dashboard", "--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
@@ -81,6 +112,7 @@ def test_mistakes_are_one_line(runs, call, monkeypatch, args, fragment):
     assert err.startswith("dicerl: ")
     assert len(err.splitlines()) == 1
     assert fragment in err
+    assert not Path("no").exists()
 
 
 HEAVY = ("torch", "ale_py", "gymnasium")

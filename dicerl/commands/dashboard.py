@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import ConfigError, DicerlError, printable
 from dicerl.report.dashboard import PORT, make_server
 
 
@@ -49,14 +49,16 @@ def run(args: argparse.Namespace) -> int:
     """Print the address and serve until Ctrl-C; return 0."""
     if not 0 <= args.port <= 65535:
         raise ConfigError("port", args.port, "it must lie between 0 and 65535")
-    if Path(args.runs_dir).exists() and not Path(args.runs_dir).is_dir():
+    if not Path(args.runs_dir).is_dir():
+        what = "is a file" if Path(args.runs_dir).exists() else "does not exist"
         raise DicerlError(
-            f"RUNS_DIR {args.runs_dir} is a file; it must be a directory with runs in it"
+            f"RUNS_DIR {args.runs_dir} {what}; it must be a directory with runs in it"
+            " (dicerl train writes to runs)"
         )
     server = make_server(Path(args.runs_dir), args.host, args.port)
     server.warm_up()
     print(
-        f"dashboard of {args.runs_dir}: {server.address()}  (Ctrl-C ends it)",
+        printable(f"dashboard of {args.runs_dir}: {server.address()}  (Ctrl-C ends it)"),
         file=sys.stderr,
         flush=True,
     )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dicerl.errors import DicerlError
+from dicerl.errors import DicerlError, printable, require_folder
 
 
 def add_parser(commands: Any) -> None:
@@ -64,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
         raise DicerlError(
             f"output {output} is a directory; name a file, for example {output / 'report.html'}"
         )
-    write_report(directories, output, lambda line: print(line, file=sys.stderr))
-    print(f"{output} ({output.stat().st_size / 1e6:.1f} MB)")
+    require_folder("output", output)
+    if output.is_symlink() and not args.output:  # whoever made the run chose where it leads
+        raise DicerlError(f"{output} is a link; name the file to write with -o")
+    write_report(directories, output, lambda line: print(printable(line), file=sys.stderr))
+    print(printable(f"{output} ({output.stat().st_size / 1e6:.1f} MB)"))
     return 0

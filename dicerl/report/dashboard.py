@@ -24,17 +24,23 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from dicerl.errors import DicerlError
+from dicerl.records.files import open_regular
+from dicerl.report.page import policy
 
 PORT = 8770
 PICKED = 40  # runs compared at most
+KEPT = 4  # answers, for other pages
+FIELDS = 1000  # of a query
+LARGEST_VIDEO = 1 << 28  # bytes
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'"
-        " data: blob:; connect-src 'self'; media-src 'self'; base-uri 'none'; form-action 'none';"
-        " frame-ancestors 'none'"
+        policy("'self'", "'self' ") + "; connect-src 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+    # no other page may embed or read any of it; no header of CORS says otherwise
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
 }
 
 
@@ -44,6 +50,7 @@ class Board:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._runs: dict[str, Any] = {}
+        self._content: dict[str, dict[str, Any]] = {}  # by version: many pages may show the same
         self._lock = threading.Lock()
 
     def runs(self) -> dict[str, Any]:
@@ -55,7 +62,8 @@ class Board:
             for path in reversed(find_runs(self.root))
         }
         self._runs = {
-            name: self._runs.get(name) or RunData(path, name) for name, path in found.items()
+            name: self._runs.get(name) or RunData(path, name, self.root)
+            for name, path in found.items()
         }
         return self._runs
 
@@ -63,37 +71,42 @@ class Board:
         """The list of runs, and the figures of the wanted ones (None: a good default) unless the
         page already has them.
         """
-        from dicerl.report.compare import colour
-        from dicerl.report.sections import payload
+        from dicerl.report.sections import listed, payload, shown_colours
 
         with self._lock:
             runs = self.runs()
-            listed = [{**run.overview(), "colour": colour(run.variant)} for run in runs.values()]
+            entries = [listed(run) for run in runs.values()]
             picked = (
-                _good_choice(listed)
+                _good_choice(entries)
                 if wanted is None
                 else [name for name in runs if name in wanted]
             )[:PICKED]
             chosen = [runs[name] for name in picked]
+            shown = shown_colours(chosen)
+            for line in entries:
+                line["colour"] = shown.get(line["id"], line["colour"])
             # before reading: what comes later counts as new
             version = str(hash((tuple(picked), tuple(run.version() for run in chosen))))
             for run in chosen:
                 run.refresh(everything=False)
             answer: dict[str, Any] = {
                 "runs_dir": str(self.root),
-                "list": listed,
+                "list": entries,
                 "picked": picked,
                 "version": version,
                 "time": time.strftime("%H:%M:%S"),
             }
             if version == have:
                 return answer
+            if version in self._content:
+                return answer | self._content[version]
             content = payload(chosen)
             for described, run in zip(content["runs"], chosen, strict=True):
                 video = run.newest_video()
                 if video is not None:
                     address = "video?" + urlencode({"run": run.name, "name": video.name})
                     described["video"] = {"name": video.name, "href": address, "src": address}
+            self._content = {**dict(list(self._content.items())[1 - KEPT :]), version: content}
             return answer | content
 
     def video(self, name: str) -> Path | None:
@@ -113,6 +126,7 @@ class Server(ThreadingHTTPServer):
     """The dashboard's HTTP server; with a ``token`` it answers only those who have it."""
 
     daemon_threads = True
+    request_queue_size = 128  # pages that ask at once
 
     def __init__(self, host: str, port: int, board: Board, token: str | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -149,6 +163,28 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_name(hosts: list[str]) -> str:
+    """The name in a request's Host headers, of which there must be one; empty if it is none."""
+    try:
+        return urlsplit(f"//{hosts[0]}").hostname or "" if len(hosts) == 1 else ""
+    except ValueError:
+        return ""
+
+
+def cookie(header: str, name: str) -> str:
+    """The value of a cookie; empty if there is none."""
+    try:
+        cookies = http.cookies.SimpleCookie(header)
+    except http.cookies.CookieError:
+        return ""
+    return cookies[name].value if name in cookies else ""
+
+
+def _is_place(digits: str) -> bool:
+    """Whether this is a number of bytes in a Range header."""
+    return digits.isascii() and digits.isdigit() and len(digits) < 16
 
 
 def make_server(root: Path, host: str = "127.0.0.1", port: int = PORT) -> Server:
@@ -189,8 +225,11 @@ class Handler(BaseHTTPRequestHandler):
         """Send what the path names, after a check that the visitor is welcome."""
         from dicerl.report.page import TYPES, linked
 
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
+        try:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query, max_num_fields=FIELDS)
+        except ValueError:
+            return self._refuse(400, "no such address")
         if not self._welcome(query):
             return
         if url.path == "/":
@@ -222,21 +261,16 @@ class Handler(BaseHTTPRequestHandler):
         """
         server = self.server
         if server.token is None:
-            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-            if not is_loopback(name):
+            known = is_loopback(host_name(self.headers.get_all("Host", [])))
+            if not known:
                 self._refuse(403, "this dashboard answers on loopback only")
-            return is_loopback(name)
+            return known
         given = query.get("token", [""])[0]
-        cookies = http.cookies.SimpleCookie(self.headers.get("Cookie", ""))
-        kept = cookies[server.cookie].value if server.cookie in cookies else ""
+        kept = cookie(self.headers.get("Cookie", ""), server.cookie)
         if hmac.compare_digest(given.encode(), server.token.encode()):
-            self.send_response(303)  # the token moves from the address into a cookie
-            self.send_header("Location", "./")
-            self.send_header(
-                "Set-Cookie", f"{server.cookie}={server.token}; HttpOnly; SameSite=Strict; Path=/"
-            )
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            # the token moves from the address into a cookie
+            moved = f"{server.cookie}={server.token}; HttpOnly; SameSite=Strict; Path=/"
+            self._send(b"", "text/plain", {"Location": "./", "Set-Cookie": moved}, 303)
             return False
         if hmac.compare_digest(kept.encode(), server.token.encode()):
             return True
@@ -248,18 +282,34 @@ class Handler(BaseHTTPRequestHandler):
     def _send_video(self, path: Path | None) -> None:
         if path is None:
             return self._refuse(404, "no video")
-        data = path.read_bytes()
+        try:
+            with open_regular(path, self.server.board.root) as file:
+                data = file.read(LARGEST_VIDEO)
+        except OSError:  # removed or replaced meanwhile
+            return self._refuse(404, "no video")
         start, end, code = 0, len(data) - 1, 200
         unit, _, span = self.headers.get("Range", "").partition("=")
         first, _, last = span.partition("-")
         # range requests: players seek, and Safari insists
-        if unit == "bytes" and first.isdigit() and int(first) <= end:
-            start, end, code = int(first), min(int(last), end) if last.isdigit() else end, 206
+        if unit == "bytes" and _is_place(first) and int(first) <= end:
+            start, code = int(first), 206
+            end = min(max(int(last), start), end) if _is_place(last) else end
         more = {
             "Accept-Ranges": "bytes",
             **({"Content-Range": f"bytes {start}-{end}/{len(data)}"} if code == 206 else {}),
         }
         self._send(data[start : end + 1], "video/mp4", more, code)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is no GET, or none at all; the standard page would lack our
+        headers.
+        """
+        self.close_connection = True
+        self._refuse(code, "this dashboard answers GET requests only")
+
+    def version_string(self) -> str:
+        """What the answers call the server: not which Python it is."""
+        return "dicerl"
 
     def _refuse(self, code: int, why: str) -> None:
         self._send(f"{why}\n".encode(), "text/plain; charset=utf-8", code=code)

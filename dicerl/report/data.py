@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
-from dicerl.records import checkpoint
+from dicerl.records import checkpoint, files
 from dicerl.records.run import in_use
 from dicerl.records.vocabulary import (
     DRAWN,
@@ -22,7 +23,7 @@ from dicerl.records.vocabulary import (
     declared,
     tile_field,
 )
-from dicerl.report.jsonl import JsonLines, Thinned, last_lines, number, stamp, table
+from dicerl.report.jsonl import JsonLines, Thinned, known, last_lines, number, stamp, table
 
 MAP_LIMIT = 100  # columns of a temperature map: at least, once it had them; at most twice as many
 
@@ -52,6 +53,7 @@ TRAIN = declared(
     "rho_clipped",
     "c_clipped",
     "sequence_age",
+    "elapsed",
     "frames_per_s",
     "queued_sequences",
     *STAGE_FIELDS,
@@ -60,11 +62,15 @@ TRAIN = declared(
 
 class RunData:
     """A run directory, which may be written meanwhile. ``overview`` reads only the files' ends,
-    ``refresh`` what is new.
+    ``refresh`` what is new. Files that links put outside ``within``, by default the directory
+    itself, are not read.
     """
 
-    def __init__(self, directory: Path, name: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, name: str | None = None, within: Path | None = None
+    ) -> None:
         self.directory, self.name = directory, name or directory.name
+        self._within = within or directory
         self._metrics = directory / "metrics.jsonl"
         self._config_seen: tuple[int, int] | None = None
         self._state_seen: tuple[str, int] | None = None
@@ -72,10 +78,11 @@ class RunData:
         self._tail_seen: tuple[int, int] | None = None
         self._tail: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
+        self.problem = ""  # with config.json
         self._reset()
 
     def _reset(self) -> None:
-        self._lines = JsonLines(self._metrics)
+        self._lines = JsonLines(self._metrics, self._within)
         self._train, self._episodes = Thinned(len(TRAIN)), Thinned(len(EPISODE))
         self._chosen = Thinned(len(EPISODE), limit=300, keep="last")
         self._evaluations = Thinned(len(EVALUATION))
@@ -91,17 +98,19 @@ class RunData:
         if seen != self._config_seen:
             self._config_seen = seen
             try:
-                config = json.loads(path.read_text())
-            except (OSError, ValueError, RecursionError):
-                config = {}
+                config = files.read_json(path, self._within)
+                self.problem = "" if isinstance(config, dict) else "it is no JSON object"
+            except (OSError, ValueError) as error:
+                config, self.problem = {}, getattr(error, "strerror", None) or str(error)
             self.config = config if isinstance(config, dict) else {}
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """A field of config.json by dotted name."""
+        """A text, number or truth value of config.json by dotted name."""
         value: Any = self.config
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        return default if value is None else value
+        usable = isinstance(value, str) or np.isfinite(number(value)) or isinstance(value, bool)
+        return value if usable else default
 
     @property
     def env(self) -> str:
@@ -134,7 +143,7 @@ class RunData:
             "stderr": tail.get("stderr"),
             "score_of": tail.get("score_of"),
             "updated": tail.get("time"),
-            "problem": "" if self.config else "config.json is missing or damaged",
+            "problem": self.problem and f"config.json is missing or damaged: {self.problem}",
         }
 
     def _read_tail(self) -> None:
@@ -143,7 +152,8 @@ class RunData:
         if seen == self._tail_seen:
             return
         self._tail_seen = seen
-        lines, evaluated = last_lines(self._metrics), last_lines(evaluations)
+        lines = last_lines(self._metrics, self._within)
+        evaluated = last_lines(evaluations, self._within)
         returns = [
             g
             for g in (number(line.get("return")) for line in lines if line.get("kind") == "episode")
@@ -154,12 +164,12 @@ class RunData:
         if counted:
             # an evaluation's frames are those at its beginning, some lines before
             frames = max(line["frames"] for line in counted)
-            self._tail |= {"frames": frames, "time": counted[-1].get("time")}
+            self._tail |= {"frames": frames, "time": known(counted[-1].get("time"))}
         if evaluated and np.isfinite(number(evaluated[-1].get("mean_return"))):
             last = evaluated[-1]
             self._tail |= {
                 "score": last["mean_return"],
-                "stderr": last.get("stderr"),
+                "stderr": known(last.get("stderr")),
                 "score_of": "evaluation",
             }
         elif returns:
@@ -187,8 +197,8 @@ class RunData:
             seen = (path.name, stamp(path / "state.json")[0])
             if seen != self._state_seen:
                 try:
-                    state = json.loads((path / "state.json").read_text())
-                except (OSError, ValueError, RecursionError):
+                    state = files.read_json(path / "state.json", self._within)
+                except (OSError, ValueError):
                     continue
                 self._state_seen, self._checkpoint = seen, state if isinstance(state, dict) else {}
             return self._checkpoint
@@ -209,7 +219,7 @@ class RunData:
             ):
                 votes[name] = BanditVote(num_bandits=1)
                 votes[name].load_state_dict(saved)
-        except (KeyError, IndexError, TypeError, ValueError):
+        except checkpoint.UNFIT:
             return {}
         return {name: vote for name, vote in votes.items() if vote.counts().any()}
 
@@ -217,12 +227,16 @@ class RunData:
         """The last written .mp4 of the run's videos; None if there is none."""
         try:
             return max(
-                (self.directory / "videos").glob("*.mp4"),
+                (p for p in (self.directory / "videos").glob("*.mp4") if self._shows(p)),
                 key=lambda p: p.stat().st_mtime,
                 default=None,
             )
         except OSError:
             return None
+
+    def _shows(self, path: Path) -> bool:
+        """Whether a file is this run's own: a link may lead to any file of the reader's."""
+        return files.is_inside(path, self._within) and stat.S_ISREG(path.stat().st_mode)
 
     def version(self) -> tuple[Any, ...]:
         """Changes whenever the run does."""
@@ -237,7 +251,10 @@ class RunData:
         if self._lines.rewritten():
             self._reset()
         for lines in self._lines.blocks(everything):
-            self._add(lines)
+            try:
+                self._add(lines)
+            except Exception:  # nothing in a stranger's file may end a page of many runs
+                self._lines.damaged += len(lines)
 
     @property
     def damaged(self) -> int:
@@ -290,6 +307,19 @@ class RunData:
         """(frames, values) of one field of the train lines."""
         return _pair(self._train.rows(), TRAIN.index(name))
 
+    def seconds(self, frames: np.ndarray) -> np.ndarray:
+        """Training time at these frames, pauses before a resume aside; NaN if no line tells.
+
+        Only train lines tell. Before the first and after the last one the run is taken to be as
+        fast as it was on average.
+        """
+        x, elapsed = self.train("elapsed")
+        if not len(x) or x[-1] <= 0:
+            return np.full(len(frames), np.nan)
+        beyond = np.maximum(frames - x[-1], 0.0) * elapsed[-1] / x[-1]
+        known = np.interp(frames, np.append(0.0, x), np.append(0.0, elapsed))
+        return np.asarray(known + beyond)
+
     def episodes(self, name: str, thinned: str = "mean") -> tuple[np.ndarray, np.ndarray]:
         """(frames, values) of the episodes: means over neighbours, or single ones ("last")."""
         return _pair(
@@ -321,8 +351,10 @@ def _pair(rows: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_runs(root: Path, depth: int = 3) -> list[Path]:
-    """Directories with a config.json, at most ``depth`` levels down; newest last."""
-    if (root / "config.json").is_file():
+    """Directories with a config.json, whatever it is, at most ``depth`` levels down; newest
+    last.
+    """
+    if os.path.lexists(root / "config.json"):
         return [root]
     try:
         inside = (

@@ -3,7 +3,7 @@ dashboard draw the same ones.
 
 ``plotly.graph_objects.Figure(figure)`` takes any of them in a notebook. The page sets the colours
 of text, grid and background: it knows whether it is light or dark. ``maps.py`` has the temperature
-figures.
+figures, ``bars.py`` those of bars.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from dicerl.records.vocabulary import LINES, STAGES_OF, stage_field
-from dicerl.report.compare import PALETTE, Group, groups
+from dicerl.records.vocabulary import LINES
+from dicerl.report.compare import Group, of_seeds
 from dicerl.report.data import RunData
+from dicerl.report.seeds import Curve, mean_time, over_seeds, smooth
 
 Figure = dict[str, Any]
 POINTS = 120  # per curve
 RETURN_POINTS = 60  # episodes are noisy: longer means
+EVERY_POINT = 1_000_000  # evaluations are scores: each is shown as it is
 
 
 # --- small parts
@@ -68,6 +70,7 @@ def figure(
                 "xanchor": "left",
                 "y": 1.02,
                 "yanchor": "bottom",
+                "maxheight": 400,  # pixels; beyond, it scrolls
             },
             "uirevision": "kept",
             **layout,
@@ -83,64 +86,49 @@ def see_through(hex_colour: str, alpha: float) -> str:
 
 # --- curves
 
-Curve = tuple[np.ndarray, np.ndarray]  # frames, values
 Read = Callable[[RunData], Curve]
 
 
-def smooth(curve: Curve, last: float, points: int) -> Curve:
-    """Means over equal cells of [0, last]; cells without a point are left out."""
-    x, y = curve
-    if len(x) <= points // 2:
-        return x, y
-    cell = np.minimum((x / max(last, 1) * points).astype(int), points - 1)
-    count = np.bincount(cell, minlength=points)
-    used = count > 0
-    mean_x, mean_y = (np.bincount(cell, v, points)[used] / count[used] for v in curve)
-    return mean_x, mean_y
-
-
-def over_seeds(curves: list[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """frames, mean, lowest, highest of several runs' curves; each run counts as far as it got."""
-    grid = max((x for x, _ in curves), key=lambda x: (x[-1], len(x)))
-    rows = []
-    for x, y in curves:
-        # seeds are logged at slightly different frames
-        near = np.median(np.diff(x)) / 2 if len(x) > 1 else 0.0
-        rows.append(
-            np.where((grid >= x[0] - near) & (grid <= x[-1] + near), np.interp(grid, x, y), np.nan)
-        )
-    known = np.isfinite(rows).any(0)
-    grid, values = grid[known], np.array(rows)[:, known]
-    return grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
-
-
 def band(
-    group: Group,
-    curves: list[Curve],
-    last: float,
-    name: str = "",
-    points: int = POINTS,
-    **line: Any,
+    group: Group, read: Read, last: float, name: str = "", points: int = POINTS, **line: Any
 ) -> list[dict[str, Any]]:
     """The mean over seeds, shaded from the lowest to the highest seed."""
-    curves = [smooth(c, last, points) for c in curves if len(c[0])]
-    if not curves:
+    own = [
+        (seed, run, smooth(curve, last, points))
+        for seed, run in group.seeds()
+        if len((curve := read(run))[0])
+    ]
+    if not own:
         return []
-    x, mean, low, high = over_seeds(curves)
-    label = f"{group.label}{f' ({len(curves)} seeds)' if len(curves) > 1 else ''}{name}"
+    seeds = len({seed for seed, _, _ in own})
+    x, mean, low, high, count = over_seeds([(s, c) for s, _, c in own], last / POINTS)
+    # the page can show time instead of frames, and smooth; a score stays as it is
+    times = [
+        np.where(x <= curve[0][-1] + last / POINTS, run.seconds(x), np.nan) for _, run, curve in own
+    ]
+    seconds, smooths = plain(mean_time(np.array(times))), points != EVERY_POINT
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines" if len(x) > 1 else "markers",
-            "name": label,
+            "name": f"{group.label}{of_seeds(seeds, len(own))}{name}",
             "legendgroup": group.label,
             "x": plain(x),
             "y": plain(mean),
             "line": {"color": group.colour, "dash": group.dash, "width": 2, **line},
             "marker": {"color": group.colour},
+            "meta": {"seconds": seconds, "smooth": smooths},
         }
     ]
-    if len(curves) > 1:
+    if (count < seeds).any():  # some ended early
+        traces[0] |= {
+            "customdata": [f", {n} of {seeds} seeds" if n < seeds else "" for n in count],
+            "hovertemplate": "%{y:.6~g}%{customdata}",
+        }
+    if seeds > 1 and len(x) == 1:  # a shade would have no width
+        ends = {"array": plain(high - mean), "arrayminus": plain(mean - low)}
+        traces[0]["error_y"] = {"type": "data", "symmetric": False, **ends}
+    elif seeds > 1:
         traces.insert(
             0,
             {
@@ -154,6 +142,7 @@ def band(
                 "hoverinfo": "skip",
                 "showlegend": False,
                 "legendgroup": group.label,
+                "meta": {"seconds": seconds + seconds[::-1], "smooth": smooths},
             },
         )
     return traces
@@ -181,17 +170,16 @@ def curves(
 ) -> Figure | None:
     """One quantity over frames, a line per group."""
     last = last_frame([run for g in all_groups for run in g.runs])
-    data = [
-        t for g in all_groups for t in band(g, [read(run) for run in g.runs], last, points=points)
-    ]
+    data = [t for g in all_groups for t in band(g, read, last, points=points)]
     if not data:
         return None
     positive = all(v is None or v > 0 for trace in data for v in trace["y"])
-    y = axis(
-        title,
-        **({"type": "log", "dtick": 1} if log and positive else {}),
-        **({"tickformat": ".0%"} if percent else {}),
-    )
+    if log and positive:
+        # With few ticks and a format of their own, those between powers of ten have numbers that
+        # can be read; Plotly's own are single digits.
+        y = axis(f"{title} (log)", type="log", tickformat=".3~g", nticks=4)
+    else:
+        y = axis(title, **({"tickformat": ".0%"} if percent else {}))
     return figure(data, frames_axis(), y)
 
 
@@ -220,19 +208,19 @@ def evaluation(all_groups: list[Group]) -> Figure | None:
     last = last_frame([run for g in all_groups for run in g.runs])
     data = []
     for g in all_groups:
-        evaluated = [run.evaluations() for run in g.runs]
-        best = band(g, [_known(e["frames"], e["mean_return"]) for e in evaluated], last)
+        best = band(g, lambda run: _evaluated(run, "mean_return"), last, points=EVERY_POINT)
         greedy = band(
             g,
-            [_known(e["frames"], e["greedy_mean_return"]) for e in evaluated],
+            lambda run: _evaluated(run, "greedy_mean_return"),
             last,
             name=", greedy",
+            points=EVERY_POINT,
             width=1.5,
             dash="dot",
         )[-1:]
         training = band(
             g,
-            [run.episodes("return") for run in g.runs],
+            lambda run: run.episodes("return"),
             last,
             name=", training",
             points=RETURN_POINTS,
@@ -241,9 +229,10 @@ def evaluation(all_groups: list[Group]) -> Figure | None:
         if not best:
             continue
         best[-1] |= {"mode": "lines+markers", "marker": {"color": g.colour, "size": 7}}
-        errors = np.concatenate([e["stderr"][np.isfinite(e["mean_return"])] for e in evaluated])
-        # one seed: the standard error of its own mean
-        if len(best) == 1 and len(errors) == len(best[0]["x"]):
+        evaluated = g.runs[0].evaluations()
+        errors = evaluated["stderr"][np.isfinite(evaluated["mean_return"])]
+        # one run: the standard error of its own mean
+        if len(g.runs) == 1 and len(errors) == len(best[0]["x"]):
             best[0]["error_y"] = {
                 "type": "data",
                 "array": plain(errors),
@@ -262,13 +251,15 @@ def evaluation(all_groups: list[Group]) -> Figure | None:
     return figure(data, frames_axis(), axis("mean return")) if data else None
 
 
-def _known(x: np.ndarray, y: np.ndarray) -> Curve:
-    return x[np.isfinite(y)], y[np.isfinite(y)]
+def _evaluated(run: RunData, name: str) -> Curve:
+    found = run.evaluations()
+    known = np.isfinite(found[name])
+    return found["frames"][known], found[name][known]
 
 
 def gradient_norm(all_groups: list[Group]) -> Figure | None:
     """Gradient norm over frames, with a line at the clip where all runs share one."""
-    drawn = train_curves(all_groups, "gradient_norm", "gradient norm before the clip", log=True)
+    drawn = train_curves(all_groups, "gradient_norm", "gradient norm", log=True)
     clips = {run.setting("optimizer.clip_norm") for g in all_groups for run in g.runs}
     if drawn is not None and len(clips) == 1 and isinstance(clip := clips.pop(), int | float):
         drawn["layout"]["shapes"] = [
@@ -303,9 +294,9 @@ def clipped(all_groups: list[Group]) -> Figure | None:
     last = last_frame([run for g in all_groups for run in g.runs])
     data = []
     for g in all_groups:
-        data += band(g, [run.train("rho_clipped") for run in g.runs], last)
+        data += band(g, lambda run: run.train("rho_clipped"), last)
         if any(run.setting("loss.rho_bar") != run.setting("loss.c_bar") for run in g.runs):
-            data += band(g, [run.train("c_clipped") for run in g.runs], last, name=", c", width=1)
+            data += band(g, lambda run: run.train("c_clipped"), last, name=", c", width=1)
     return (
         figure(
             data,
@@ -318,101 +309,4 @@ def clipped(all_groups: list[Group]) -> Figure | None:
         )
         if data
         else None
-    )
-
-
-def stages(all_groups: list[Group]) -> Figure | None:
-    """Where the time of actors and learner goes, in the second half of the runs, and how fast each
-    stage is while it works.
-    """
-    # bar, stage, fraction of the time, frames/s while it works
-    rows: list[tuple[str, str, float, float]] = []
-    for g in all_groups:
-        speed = _late_mean(g, "frames_per_s")
-        for who, names in STAGES_OF.items():
-            for what in names:
-                share = _late_mean(g, stage_field(who, what))
-                if np.isfinite(share):
-                    rows.append((f"{g.label}, {who}", what, share, speed / max(share, 1e-9)))
-    bars = list(dict.fromkeys(bar for bar, *_ in rows))[::-1]
-    data = []
-    for i, what in enumerate(dict.fromkeys(s for names in STAGES_OF.values() for s in names)):
-        own = [(bar, share, speed) for bar, stage, share, speed in rows if stage == what]
-        if own:
-            data.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "name": what,
-                    "y": [bar for bar, *_ in own],
-                    "x": plain([share for _, share, _ in own]),
-                    "customdata": plain([speed for *_, speed in own]),
-                    "marker": {"color": PALETTE[i % len(PALETTE)]},
-                    "hovertemplate": (
-                        f"{what}: %{{x:.1%}} of the time, %{{customdata:,.0f}} frames/s while at"
-                        " it<extra>%{y}</extra>"
-                    ),
-                }
-            )
-    x = axis("share of the time", tickformat=".0%", range=[0, 1.02])
-    y = axis("", type="category", categoryorder="array", categoryarray=bars)
-    drawn = figure(data, x, y, barmode="stack", hovermode="closest")
-    drawn["layout"]["legend"]["traceorder"] = "normal"
-    return drawn if data else None
-
-
-def _late_mean(group: Group, name: str) -> float:
-    values = [y[x >= x[-1] / 2] for x, y in (run.train(name) for run in group.runs) if len(x)]
-    return float(np.mean([v.mean() for v in values])) if values else np.nan
-
-
-# --- scores
-
-
-def hns_bars(runs: Sequence[RunData], game: str) -> Figure | None:
-    """Human-normalised score of the last evaluation beside the systems of the paper's table."""
-    from dicerl.scores import SYSTEM_TITLES, hns, reference_scores
-
-    row = reference_scores()[game]
-    bars = [
-        (f"{title}, paper", hns(game, row[name]), "#8c8c8c")
-        for name, title in SYSTEM_TITLES.items()
-    ]
-    own = []
-    for g in groups(runs):
-        scores = [
-            e["mean_return"][-1]
-            for run in g.runs
-            if len((e := run.evaluations())["frames"]) and np.isfinite(e["mean_return"][-1])
-        ]
-        if scores:
-            own.append(
-                (
-                    f"<b>{g.label}</b>, {len(scores)} run{'s' if len(scores) > 1 else ''} here",
-                    hns(game, float(np.mean(scores))),
-                    g.colour,
-                )
-            )
-    if not own:
-        return None
-    bars = sorted(bars + own, key=lambda bar: bar[1])
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "y": [name for name, _, _ in bars],
-            "x": plain([v for _, v, _ in bars]),
-            "marker": {"color": [c for _, _, c in bars]},
-            "text": [f"{v:,.0f} %" for _, v, _ in bars],
-            "textposition": "auto",
-            "cliponaxis": False,
-            "hovertemplate": "%{y}: %{x:,.1f} %<extra></extra>",
-            "showlegend": False,
-        }
-    ]
-    return figure(
-        data,
-        axis("human-normalised score (%); 0 random, 100 human"),
-        axis("", type="category"),
-        hovermode="closest",
     )

@@ -8,9 +8,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+
+from dicerl.records.files import open_regular
 
 LIMIT = 1000  # rows a table keeps at least, once it had them; at most twice as many
 BLOCK = 1 << 23  # bytes read at a time
@@ -19,13 +21,15 @@ BUDGET = 1 << 23
 # kinds of lines so frequent that some may be left out
 COMMON = ('{"kind": "episode"', '{"kind": "train"')
 TAIL = 1 << 16  # bytes that show a run's state
+LONGEST = 1 << 24  # bytes of a line
 
 
 class JsonLines:
     """What was appended to a .jsonl file since the last read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, within: Path | None = None) -> None:
         self.path, self.damaged = path, 0
+        self._within = within  # see open_regular
         self._offset, self._mark = 0, b""  # bytes read so far, and the last of them
 
     def rewritten(self) -> bool:
@@ -33,7 +37,7 @@ class JsonLines:
         from there.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path, self._within) as file:
                 file.seek(self._offset - len(self._mark))
                 return file.read(len(self._mark)) != self._mark
         except OSError:
@@ -44,7 +48,7 @@ class JsonLines:
         one waits for its end.
         """
         try:
-            file = self.path.open("rb")
+            file = open_regular(self.path, self._within)
         except OSError:
             return
         with file:
@@ -55,6 +59,12 @@ class JsonLines:
                 data = rest + chunk
                 end = data.rfind(b"\n") + 1
                 whole, rest = data[:end], data[end:]
+                if len(rest) > LONGEST:  # no line of ours; its end counts as another damaged one
+                    self._offset, rest, self.damaged = (
+                        self._offset + len(rest),
+                        b"",
+                        self.damaged + 1,
+                    )
                 self._offset += end
                 self._mark = whole[-64:] or self._mark
                 lines, damaged = parse_lines(whole, every)
@@ -85,15 +95,28 @@ def parse_lines(whole: bytes, every: int = 1) -> tuple[list[dict[str, Any]], int
 
 
 def _loads(text: str) -> Any:
+    """None for what is damaged; NaN, which is no JSON, is."""
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def number(value: Any) -> float:
     """NaN for anything but a finite number."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else np.nan
+
+
+def known(value: Any) -> float | None:
+    """The value if it is a finite number, else None."""
+    return value if np.isfinite(number(value)) else None
 
 
 def table(lines: list[dict[str, Any]], columns: tuple[str, ...]) -> np.ndarray:
@@ -160,10 +183,10 @@ def stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def last_lines(path: Path) -> list[dict[str, Any]]:
+def last_lines(path: Path, within: Path | None = None) -> list[dict[str, Any]]:
     """The complete lines in a file's last bytes."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, within) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
             data = file.read()

@@ -92,6 +92,7 @@ def value_map(run: RunData, number: str) -> Figure | None:
             [[v] * len(frames) for v in labels],
             "value (return)",
             f"frames %{{x:,.0f}}<br>{symbol} %{{customdata}}<br>value %{{z:.4~g}}",
+            meta={"seconds": plain(run.seconds(frames))},
         )
     ]
     x, chosen = run.episodes(number, "last")
@@ -103,6 +104,7 @@ def value_map(run: RunData, number: str) -> Figure | None:
                     "mode": "markers",
                     "name": f"{symbol} chosen for single episodes",
                     "x": plain(x),
+                    "meta": {"seconds": plain(run.seconds(x))},
                     "y": plain(family.to_x(number, chosen)),
                     "hoverinfo": "skip",
                     "marker": {
@@ -120,6 +122,7 @@ def value_map(run: RunData, number: str) -> Figure | None:
                     "mode": "lines",
                     "name": f"most valued {symbol}",
                     "x": plain(x),
+                    "meta": {"seconds": plain(run.seconds(x))},
                     "y": plain(family.to_x(number, favoured)),
                     "hoverinfo": "skip",
                     "line": {"color": PALETTE[1], "width": 1.5, "shape": "hv"},
@@ -152,6 +155,7 @@ def visits_map(run: RunData, number: str) -> Figure | None:
             f"frames %{{x:,.0f}}<br>{SYMBOL[number]} %{{customdata}}<br>%{{z:.1f}} % of the"
             " episodes",
             zmin=0,
+            meta={"seconds": plain(run.seconds(frames))},
         )
     ]
     return figure(

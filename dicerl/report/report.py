@@ -45,7 +45,7 @@ def write_report(directories: Sequence[Path], output: Path, say: Any = lambda li
         f"written {time.strftime('%Y-%m-%d %H:%M')}",
         json.dumps(content, allow_nan=False),
     )
-    output.write_text(text, encoding="utf-8")
+    output.write_text(text, encoding="utf-8", errors="replace")  # a name may hold any bytes
 
 
 def unique_names(directories: Sequence[Path]) -> list[str]:

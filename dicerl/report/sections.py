@@ -9,9 +9,10 @@ from typing import Any
 
 from dicerl.games import find_game
 from dicerl.records.vocabulary import FAVOURED, LINES, stage_field
-from dicerl.report import figures, maps
-from dicerl.report.compare import Group, colour, differences, groups, settings_of
+from dicerl.report import bars, figures, maps
+from dicerl.report.compare import Group, colour, colours, differences, groups, of_env, settings_of
 from dicerl.report.data import RunData
+from dicerl.report.seeds import Curve
 from dicerl.scores import reference_scores
 
 FAVOURED_TEMPERATURE = FAVOURED.name("inv_temperature")
@@ -51,7 +52,7 @@ def sections(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     return [
         part.plain()
         for part in (
-            _returns(runs),
+            _returns(together),
             _temperatures(runs, together),
             _learning(together),
             _data(together),
@@ -60,11 +61,10 @@ def sections(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     ]
 
 
-def _returns(runs: Sequence[RunData]) -> Section:
+def _returns(together: list[Group]) -> Section:
     part = Section("Return")
-    for env in dict.fromkeys(run.env for run in runs):
-        own = [run for run in runs if run.env == env]
-        compared = groups(own)
+    for env in dict.fromkeys(group.runs[0].env for group in together):
+        compared = of_env(together, env)
         part.add(
             f"return/{env}",
             f"{env}: training",
@@ -84,7 +84,7 @@ def _returns(runs: Sequence[RunData]) -> Section:
             part.add(
                 f"hns/{env}",
                 f"{env}: human-normalised score",
-                figures.hns_bars(own, game),
+                bars.hns_bars(compared, game),
                 "Last evaluation here beside the paper's table (200M frames and more).",
                 "no evaluation yet",
             )
@@ -131,7 +131,7 @@ def _title(run: str, words: str) -> str:
     return f"{run}: {words}" if run else words[0].upper() + words[1:]
 
 
-def _favoured(run: RunData) -> figures.Curve:
+def _favoured(run: RunData) -> Curve:
     learned = run.train("trainable_inv_temperature")
     return learned if len(learned[0]) else run.train(FAVOURED_TEMPERATURE)
 
@@ -241,7 +241,7 @@ def _speed(together: list[Group]) -> Section:
     part.add(
         "stages",
         "Time by stage",
-        figures.stages(together),
+        bars.stages(together),
         "Second half of the run. Waiting: actors for a free slot. Starved: the learner for data."
         " Blank: everything else.",
     )
@@ -261,7 +261,39 @@ def _speed(together: list[Group]) -> Section:
     return part
 
 
-def describe(run: RunData) -> dict[str, Any]:
+def listed(run: RunData) -> dict[str, Any]:
+    """A run's entry in the list. Whatever its files hold: one bad run is one marked entry, and the
+    others are shown.
+    """
+    try:
+        return {**run.overview(), "colour": colour(run.variant)}
+    except Exception as error:
+        return {
+            "id": run.name,
+            "name": run.name,
+            "env": "unknown environment",
+            "variant": "unknown variant",
+            "seed": None,
+            "state": "unreadable",
+            "frames": 0,
+            "colour": colour(""),
+            "problem": _unreadable(error),
+        }
+
+
+def _unreadable(error: Exception) -> str:
+    return f"it cannot be read: {type(error).__name__}: {error}"
+
+
+def shown_colours(runs: Sequence[RunData]) -> dict[str, str]:
+    """The colours in which figures show these runs, by name; none where one cannot be read."""
+    try:
+        return colours(groups(runs))
+    except Exception:
+        return {}
+
+
+def describe(run: RunData, shown: dict[str, str]) -> dict[str, Any]:
     """What a page shows of a run beside its figures."""
     events = [
         f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}"
@@ -269,9 +301,9 @@ def describe(run: RunData) -> dict[str, Any]:
         if e.get("event") not in (None, "start")
     ]
     return {
-        **run.overview(),
+        **listed(run),
         **run.software(),
-        "colour": colour(run.variant),
+        **({"colour": shown[run.name]} if run.name in shown else {}),
         "damaged": run.damaged,
         "events": events[-10:],
         "config": settings_of(run),
@@ -279,9 +311,39 @@ def describe(run: RunData) -> dict[str, Any]:
 
 
 def payload(runs: Sequence[RunData]) -> dict[str, Any]:
-    """All of a page's content for these runs."""
-    return {
-        "runs": [describe(run) for run in runs],
-        "differences": differences(runs),
-        "sections": sections(runs) if runs else [],
-    }
+    """All of a page's content for these runs; one without figures, because its files cannot be
+    understood, says so.
+    """
+    try:
+        shown = shown_colours(runs)
+        return {
+            "runs": [describe(run, shown) for run in runs],
+            "differences": differences(runs),
+            "sections": sections(runs) if runs else [],
+        }
+    except Exception:
+        good = [run for run in runs if _has_figures(run) is None]
+        shown = shown_colours(good)
+        return {
+            "runs": [
+                describe(run, shown) if run in good else _without_figures(run) for run in runs
+            ],
+            "differences": differences(good),
+            "sections": sections(good) if good else [],
+        }
+
+
+def _has_figures(run: RunData) -> Exception | None:
+    """Why a run alone has no figures; None if it has."""
+    try:
+        describe(run, {})
+        sections([run])
+        return None
+    except Exception as error:
+        return error
+
+
+def _without_figures(run: RunData) -> dict[str, Any]:
+    error = _has_figures(run)
+    problem = _unreadable(error) if error is not None else ""
+    return {**listed(run), "damaged": 0, "events": [], "config": {}, "problem": problem}

@@ -4,13 +4,14 @@ variant and game.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dicerl.config import Config, from_dict
+from dicerl.config import Config, from_dict, validate
 from dicerl.errors import DicerlError
+from dicerl.records import files
 from dicerl.records.metrics import read_lines
 from dicerl.scores.reference import table_name
 
@@ -21,14 +22,11 @@ def newest_evaluation(run_dir: Path) -> dict[str, Any] | None:
     """The last line of evaluations.jsonl that holds a score; None where there is none yet."""
     path = run_dir / "evaluations.jsonl"
     lines = read_lines(path) if path.is_file() else []
-    return next(
-        (
-            line
-            for line in reversed(lines)
-            if isinstance(line, dict) and isinstance(line.get("mean_return"), int | float)
-        ),
-        None,
-    )
+    return next((line for line in reversed(lines) if _is_score(line.get("mean_return"))), None)
+
+
+def _is_score(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
@@ -43,7 +41,11 @@ def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
         if directory.resolve() in seen:
             continue
         seen.add(directory.resolve())
-        config, evaluation = _config(directory), newest_evaluation(directory)
+        try:
+            config, evaluation = _config(directory), newest_evaluation(directory)
+        except DicerlError as error:
+            notes.append(f"{directory} is left out: {error}")
+            continue
         try:
             game = table_name(config.env.id)
         except DicerlError:
@@ -67,7 +69,7 @@ def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
 
 
 def _runs_below(path: Path) -> list[Path]:
-    if (path / "config.json").is_file():
+    if os.path.lexists(path / "config.json"):
         return [path]
     found = sorted(
         p.parent for pattern in ("*/config.json", "*/*/config.json") for p in path.glob(pattern)
@@ -79,6 +81,6 @@ def _runs_below(path: Path) -> list[Path]:
 
 def _config(directory: Path) -> Config:
     try:
-        return from_dict(json.loads((directory / "config.json").read_text()))
+        return validate(from_dict(files.read_json(directory / "config.json")))
     except (OSError, ValueError, DicerlError) as error:
         raise DicerlError(f"{directory / 'config.json'} is damaged: {error}") from None

@@ -2,6 +2,8 @@
 "use strict";
 (() => {
   const POLL = 3000;
+  const ONE_ROW = 30; // pixels of a legend that need no room
+  const BAR = 34; // pixels of a bar and its name
   const SPARE = 2; // figures out of view that are drawn again with each answer
   const $ = (id) => document.getElementById(id);
   const cards = new Map(); // id -> {element, plot, wanted: figure as text, drawn: figure as text, near}
@@ -29,7 +31,7 @@
   function theme() {
     const style = getComputedStyle(document.documentElement);
     const [text, grid, card, line, font] = ["--text", "--grid", "--card", "--line", "--font"].map((n) => style.getPropertyValue(n).trim());
-    const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: line, tickcolor: line };
+    const axis = { title: { font: { size: 12 } }, gridcolor: grid, zerolinecolor: grid, linecolor: line, tickcolor: line };
     return { layout: {
       font: { color: text, family: font, size: 12 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       modebar: { bgcolor: card, color: text },
@@ -37,16 +39,104 @@
     } };
   }
 
+  // --- what the reader chose for all figures: time instead of frames, and means over a part of the axis
+
+  const UNITS = [["h", 3600], ["min", 60], ["s", 1]];
+  const chosen = { time: false, smooth: 0 };
+
+  // Mean over the points within half of `width` to either side: it does not lag behind.
+  function smoothed(x, y, width) {
+    return y.map((own, i) => {
+      if (own === null) return null;
+      let [sum, n] = [0, 0];
+      x.forEach((at, j) => { if (y[j] !== null && Math.abs(at - x[i]) <= width / 2) { sum += y[j]; n += 1; } });
+      return sum / n;
+    });
+  }
+
+  function asChosen(figure) {
+    const axis = figure.layout.xaxis;
+    if (axis.title.text !== "frames") return figure;
+    const times = figure.data.map((t) => (t.meta && t.meta.seconds) || [null]);
+    const last = Math.max(...times.flat());
+    if (chosen.time && last > 0 && !times.flat().includes(null)) {
+      const [unit, size] = UNITS.find(([, s]) => last >= 3 * s) || UNITS.at(-1);
+      figure.data.forEach((trace, i) => {
+        trace.x = times[i].map((s) => s / size);
+        if (trace.hovertemplate) trace.hovertemplate = trace.hovertemplate.replace(/^frames %{x[^}]*}/, `%{x:.3~g} ${unit}`);
+      });
+      axis.title.text = `training time (${unit})`;
+      axis.tickformat = axis.hoverformat = ".3~g";
+      if (axis.range) axis.range = [0, last / size];
+    }
+    if (chosen.smooth > 0) {
+      const width = Math.max(...figure.data.flatMap((t) => t.x)) * chosen.smooth / 100;
+      for (const trace of figure.data.filter((t) => t.meta && t.meta.smooth)) {
+        const half = trace.fill ? trace.x.length / 2 : trace.x.length; // a shade goes along its upper edge and back
+        const parts = [[0, half], [half, trace.x.length]].filter(([from, to]) => to > from);
+        trace.y = parts.flatMap(([from, to]) => smoothed(trace.x.slice(from, to), trace.y.slice(from, to), width));
+      }
+    }
+    figure.layout.uirevision = axis.title.text; // a zoom is kept, but not from frames to time
+    return figure;
+  }
+
+  function showControls() {
+    const pick = (value, words) => {
+      const box = make("input", { type: "radio", name: "axis", value: words, checked: chosen.time === value });
+      box.addEventListener("change", () => { chosen.time = value; drawAnew(); });
+      return make("label", {}, box, words);
+    };
+    const said = make("output", {}, "none");
+    const slider = make("input", { type: "range", min: "0", max: "30", step: "1", value: "0", "aria-label": "smoothing, in percent of the axis" });
+    slider.addEventListener("input", () => {
+      chosen.smooth = Number(slider.value);
+      said.textContent = chosen.smooth ? `means over ${chosen.smooth} %` : "none";
+      drawAnew();
+    });
+    $("controls").replaceChildren(make("span", {}, "x axis:", pick(false, "frames"), pick(true, "time")), make("label", {}, "smoothing", slider, said));
+  }
+
+  function drawAnew() {
+    cards.forEach((card) => { card.drawn = null; });
+    drawAll();
+  }
+
+  // A long name in several rows: Plotly cuts what does not fit.
+  function wrapped(name, letters) {
+    const rows = [""];
+    for (const part of name.split(" · ")) {
+      const row = rows.at(-1) ? `${rows.at(-1)} · ${part}` : part;
+      if (row.length > letters && rows.at(-1)) rows.push(part);
+      else rows[rows.length - 1] = row;
+    }
+    return rows.join("<br>");
+  }
+
   const nextFrame = () => new Promise((go) => setTimeout(go, 0));
   const plotly = window.Plotly ? Promise.resolve() : new Promise((go) => $("plotly").addEventListener("load", go));
 
   async function draw(card) {
     card.drawn = card.wanted;
-    const figure = JSON.parse(card.wanted);
+    const figure = asChosen(JSON.parse(card.wanted));
+    const letters = Math.max(20, card.plot.clientWidth / 7 - 8); // that fit into a legend's row
+    for (const trace of figure.data) if (trace.name) trace.name = wrapped(trace.name, letters);
     const mouse = matchMedia("(hover: hover)").matches; // a finger scrolls the page instead of zooming
     const layout = { ...figure.layout, template: theme(), autosize: true, ...(mouse ? {} : { dragmode: false }) };
     const config = { responsive: true, displaylogo: false, displayModeBar: mouse ? "hover" : false, modeBarButtons: [["toImage", "resetScale2d"]] };
     await Plotly.react(card.plot, figure.data, layout, config);
+    await makeRoom(card);
+  }
+
+  // A legend of several rows stands above the plot, not in its place; so do many bars.
+  async function makeRoom(card) {
+    const legend = card.plot.querySelector(".legend .bg");
+    const extra = legend ? Math.max(0, Math.round(legend.getBoundingClientRect().height) - ONE_ROW) : 0;
+    const { rows } = card.plot.layout.meta || { rows: 0 };
+    const height = extra || rows ? `calc(max(var(--plot), ${BAR * rows + 80}px) + ${extra}px)` : "";
+    if (card.plot.style.height === height) return;
+    card.plot.style.height = height;
+    await Plotly.relayout(card.plot, { autosize: true });
   }
 
   let drawing = false;
@@ -99,6 +189,7 @@
       }
       card.wanted = JSON.stringify(one.figure);
     }
+    $("controls").hidden = !cards.size;
     const now = JSON.stringify(sections.map((s) => [s.title, s.missing, s.cards.map((c) => c.id)]));
     if (now !== shape) {
       shape = now;
@@ -173,10 +264,8 @@
   }
 
   addEventListener("beforeprint", () => cards.forEach((card) => { if (card.wanted !== card.drawn) draw(card); }));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    cards.forEach((card) => { card.drawn = null; });
-    drawAll();
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAnew);
+  showControls();
 
   if ($("payload")) {
     const content = JSON.parse($("payload").textContent);

@@ -1,0 +1,52 @@
+"""report/bars.py: the numbers that bars are drawn with."""
+
+import pytest
+
+from dicerl.report import bars
+from dicerl.report.compare import groups
+from dicerl.scores import SYSTEMS, hns
+from runs import append, figures_of, line, make_run, opened
+
+
+def test_time_by_stage(tmp_path):
+    """Means of the second half; a stage that takes a quarter of the time at 100 frames/s could do
+    400.
+    """
+    directory = make_run(tmp_path / "run")
+    append(
+        directory,
+        line("train", 10, actor_inference=1.0, frames_per_s=1.0),
+        *(
+            line(
+                "train",
+                f,
+                actor_inference=0.25,
+                learner_training=0.5,
+                learner_starved=0.0,
+                frames_per_s=100.0,
+            )
+            for f in (60, 100)
+        ),
+    )
+    found = {trace["name"]: trace for trace in bars.stages(groups([opened(directory)]))["data"]}
+    assert set(found) == {"inference", "training", "starved"}
+    assert (found["inference"]["x"], found["inference"]["customdata"], found["inference"]["y"]) == (
+        [0.25],
+        [400.0],
+        ["dice, actor"],
+    )
+    assert (found["training"]["x"], found["training"]["y"]) == ([0.5], ["dice, learner"])
+
+
+def test_hns_bars_against_the_papers_systems(tmp_path):
+    directory = make_run(tmp_path / "run", **{"env.id": "ALE/Pong-v5"})
+    append(
+        directory,
+        line("evaluation", 10, mean_return=-20.0),
+        line("evaluation", 20, mean_return=9.0, stderr=1.0),
+    )
+    found = figures_of([opened(directory)])["hns/ALE/Pong-v5"]["data"][0]
+    assert len(found["x"]) == len(SYSTEMS) + 1
+    assert sorted(found["x"]) == found["x"]
+    own = next(i for i, name in enumerate(found["y"]) if "dice</b>" in name)
+    assert found["x"][own] == pytest.approx(hns("pong", 9.0), rel=1e-4)
