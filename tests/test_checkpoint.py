@@ -1,14 +1,22 @@
 """records/checkpoint.py: which checkpoints are kept, and how damaged ones are skipped."""
 
+import hashlib
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
+from dicerl.errors import CheckpointError
 from dicerl.parts.evaluator import Evaluator
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
+from dicerl.records.state import RunState
+from dicerl.runtime import roles
+from dicerl.runtime.messages import NotSaved
 from runs import TINY, flip, one_line, rewrite, truncate
 
 DAMAGES = {
@@ -56,6 +64,78 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(call, finished
     # place.
     assert lines[-1]["frames"] == read_lines(finished / "metrics.jsonl")[-1]["frames"]
     assert checkpoint.newest(copy)[0] == newest
+
+
+def poison(path):
+    """Make one number of a safetensors file not finite, with a checksum that fits."""
+    tensors = safetensors.torch.load_file(path)
+    name = next(name for name in tensors if tensors[name].dim())
+    tensors[name].view(-1)[-1] = math.nan
+    path.write_bytes(safetensors.torch.save(tensors))
+    state = json.loads((path.parent / "state.json").read_text())
+    state["checksums"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (path.parent / "state.json").write_text(json.dumps(state))
+    return name
+
+
+@pytest.mark.parametrize("file", ["model", "optimizer"])
+def test_a_checkpoint_with_numbers_that_are_not_finite_is_passed_over(call, copy, file):
+    *_, before, newest = checkpoint.checkpoints_of(copy)
+    name = poison(newest / f"{file}.safetensors")
+    code, _, err = call("resume", copy)
+    assert code == 0, err
+    assert (
+        f"{newest}/{file}.safetensors holds numbers that are not finite, in {name};"
+        " trying the one before" in err
+    )
+    resumed = [line for line in read_lines(copy / "metrics.jsonl") if line.get("event") == "resume"]
+    assert [line["updates"] for line in resumed] == [int(before.name)]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    good, bad = {"w": torch.ones(3)}, {"w": torch.tensor([1.0, math.inf])}
+    kept = checkpoint.save(tmp_path, {"model": good}, RunState(updates=1))
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors holds numbers that .* in w; "
+    ) as e:
+        checkpoint.save(tmp_path, {"model": bad}, RunState(updates=2))
+    assert f"{kept} is complete and kept" in str(e.value)
+    assert checkpoint.checkpoints_of(tmp_path) == [kept]
+    assert [p.name for p in kept.parent.iterdir()] == ["1"]
+    # in a child, whose supervisor raises that
+    folder = checkpoint.begin(tmp_path)
+    answer = roles.save(folder, {"optimizer": {"w/exp_avg": bad["w"]}})
+    assert answer == NotSaved(
+        "optimizer.safetensors holds numbers that are not finite, in w/exp_avg"
+    )
+    # a sequence may hold a log-probability of minus infinity
+    checkpoint.save(tmp_path, {"sequences": bad}, RunState(updates=3))
+
+
+def test_the_newest_up_to_an_update(copy):
+    first, second, *_ = checkpoint.checkpoints_of(copy)
+    assert checkpoint.newest(copy, until=int(second.name)).path == second
+    assert checkpoint.newest(copy, until=int(second.name) - 1).path == first
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        checkpoint.newest(copy, until=int(first.name) - 1)
+
+
+def test_a_damaged_newest_checkpoint_does_not_cost_the_new_ones(call, copy):
+    """With ``checkpoint.keep`` 1 it would be the newest for ever, and each new one removed."""
+    config = json.loads((copy / "config.json").read_text())
+    config["checkpoint"]["keep"] = 1
+    config["frames"] = config["frames"] // 2 + 100  # ends before the damaged one's update
+    (copy / "config.json").write_text(json.dumps(config))
+    first, *_, newest = checkpoint.checkpoints_of(copy)
+    for path in checkpoint.checkpoints_of(copy)[1:-1]:
+        shutil.rmtree(path)
+    truncate(newest / "model.safetensors")
+    code, _, err = call("resume", copy)
+    assert code == 0, err
+    (last,) = checkpoint.checkpoints_of(copy)
+    assert int(first.name) < int(last.name) < int(newest.name)
+    assert (copy / "checkpoints" / f"aside-{newest.name}" / "state.json").is_file()
+    assert checkpoint.newest(copy).path == last
 
 
 def test_a_quiet_resume_notes_a_damaged_checkpoint_too(call, copy):
@@ -148,8 +228,9 @@ def test_the_newest_checkpoints_and_exactly_the_best_evaluated_are_kept(
     evaluations = read_lines(tmp_path / "run" / "evaluations.jsonl")
     assert [line["mean_return"] for line in evaluations] == [1.0, 9.0, 2.0, 3.0, 4.0, 5.0]
     saved = [p.name for p in made if p.parent.name == "checkpoints"]
-    assert len(saved) == 6
-    assert [p.name for p in checkpoint.checkpoints_of(tmp_path / "run")] == saved[-2:]
+    assert len(saved) == 7
+    assert saved[-1] == saved[-2]  # before and after the last evaluation
+    assert [p.name for p in checkpoint.checkpoints_of(tmp_path / "run")] == saved[-3:-1]
     # best: the first and then the second evaluation; the parameters and counters they had
     best = [str(line["version"]) for line in evaluations[:2]]
     assert [p.name for p in made if p.parent.name == "best"] == best

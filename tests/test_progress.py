@@ -1,6 +1,9 @@
 """records/progress.py: what the user sees while a run trains."""
 
+import contextlib
 import io
+import os
+import re
 import time
 
 import pytest
@@ -81,6 +84,31 @@ def test_on_a_terminal_a_panel_is_drawn_twice_a_second(now, monkeypatch):
     assert "1,000 of 10,000" in stream.getvalue()
 
 
+@pytest.mark.parametrize(("width", "pairs"), [(40, 1), (60, 2), (80, 2), (120, 3)])
+@pytest.mark.parametrize("family", ["boltzmann", "mixture"])
+def test_the_panel_never_cuts_a_value(now, monkeypatch, width, pairs, family):
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = Terminal()
+    progress = Progress("the title", stream=stream)
+    more = {"best_evaluation": 1234.5, "entropy": 1.0, "policy_lag": 1.5, "loss": 0.25}
+    if family == "mixture":
+        names = ("inv_temperature_low", "inv_temperature_high", "weight_low")
+        more["favoured"] = lambda: dict.fromkeys(names, (45.1, 50.0))
+    progress.update(values(5), force=True)  # before anything is known, more would fit
+    now[0] += 1.0
+    progress.update(values(30_233, total_frames=30_000, recent_return=123.4, **more), force=True)
+    progress.close()
+    panel = stream.getvalue().rpartition("the title")[2].splitlines()[1:]
+    text = "\n".join(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in panel)
+    assert "…" not in text
+    shown = ("30,233 of 30,000", "time left", "123.40", "evaluation, best", "1,234.50", "0.250")
+    for whole in (*shown, "favoured", "50"):
+        assert whole in text, text
+    if family == "boltzmann":
+        (first,) = [row for row in text.splitlines() if "30,233 of" in row]
+        assert len(re.findall("frames|frames/s|time left", first)) == pairs
+
+
 def test_who_asked_for_quiet_is_told_nothing(now):
     stream = io.StringIO()
     progress = Progress("title", quiet=True, stream=stream)
@@ -92,6 +120,22 @@ def test_who_asked_for_quiet_is_told_nothing(now):
     assert stream.getvalue() == "a [bold]line[/bold] of 3\n"  # as it is
 
 
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_reader_that_vanishes_does_not_end_the_run(monkeypatch, now, tty):
+    """`dicerl train ... 2>&1 | head -1`, or a terminal that was closed."""
+    read, write = os.pipe()
+    stream = os.fdopen(write, "w", buffering=1)
+    monkeypatch.setattr(stream, "isatty", lambda: tty)
+    shown = Progress("a run", stream=stream)
+    shown.say("read")
+    os.close(read)
+    shown.say("nobody reads this")
+    shown.update(values(1_000), force=True)
+    shown.close()
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
 def test_quiet_and_json(call):
     arguments = ("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0")
     code, out, err = call(*arguments, "--run-dir", "a", "--quiet")
@@ -101,3 +145,17 @@ def test_quiet_and_json(call):
     assert "CartPole-v1" in err
     assert "finished at" in err
     assert "checkpoint in b/checkpoints" in err
+
+
+def test_a_name_is_neither_markup_nor_a_command_to_the_terminal(now, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    progress = Progress("runs/a[/b]\x1b[31m\x07", stream=stream)
+    progress.say("writing to runs/[/c]\x1b]0;owned\x07\x9b")
+    progress.update(values(100), force=True)
+    progress.close()
+    text = stream.getvalue()
+    assert "runs/a[/b]\\x1b[31m\\x07" in text
+    assert "runs/[/c]\\x1b]0;owned\\x07\\x9b" in text
+    assert "\x07" not in text
+    assert "\x1b]0;" not in text

@@ -143,6 +143,7 @@ CONFIGS = {
     "wrong type": rewrite(lambda c: c | {"frames": "many"}),
     "a number for several": rewrite(lambda c: c | {"bandit": c["bandit"] | {"widths": 5}}),
     "a list for a number": rewrite(lambda c: c | {"frames": [3]}),
+    "an object for a number": rewrite(lambda c: c | {"frames": {}}),
     "a section that is a number": rewrite(lambda c: c | {"loss": 3}),
     "a directory": lambda p: (p.unlink(), p.mkdir()),
 }
@@ -171,3 +172,15 @@ def test_looking_at_a_lock_does_not_keep_a_run_out(copy):
     finally:
         done.set()
         watcher.join()
+
+
+def test_a_lock_that_was_deleted_still_keeps_others_out(call, copy):
+    live = Run.open(copy)
+    live.lock()
+    (copy / "run.lock").unlink()
+    assert in_use(copy)
+    one_line(call("resume", copy), "in use by another process")
+    assert in_use(copy)  # what the second one left does not count
+    live.unlock()
+    assert not in_use(copy)
+    assert call("resume", copy, "--quiet")[0] == 0

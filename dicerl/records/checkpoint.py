@@ -8,19 +8,29 @@ none.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dicerl.errors import CheckpointError
+from dicerl.records import files
 from dicerl.records.state import FORMAT, RunState
 
 # torch is imported only to read or write tensors: reports and the dashboard never need it
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+# what values of the wrong kind, size or number lead to
+UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Checkpoint(NamedTuple):
@@ -36,8 +46,13 @@ def checkpoints_of(run_dir: Path) -> list[Path]:
 
 
 def _numbered(root: Path) -> list[Path]:
-    found = [p for p in root.iterdir() if p.name.isdigit()] if root.is_dir() else []
+    found = [p for p in root.iterdir() if is_count(p.name)] if root.is_dir() else []
     return sorted(found, key=lambda p: int(p.name))
+
+
+def is_count(name: str) -> bool:
+    """Whether a folder has a name that ``finish`` gives: isdigit alone would take a ², too."""
+    return name.isascii() and name.isdigit() and len(name) < 20
 
 
 def best_of(run_dir: Path) -> Path | None:
@@ -59,10 +74,18 @@ def begin(run_dir: Path, place: str = "checkpoints") -> Path:
     return folder
 
 
+FINITE = ("model", "optimizer")  # files whose numbers must all be finite
+
+
 def write_tensors(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
-    """Write ``<name>.safetensors`` into a checkpoint's folder."""
+    """Write ``<name>.safetensors`` into a checkpoint's folder. Weights that are not finite are
+    refused: a run that went on from them could never recover.
+    """
     import safetensors.torch
 
+    for key, x in tensors.items():
+        if name in FINITE and not x.isfinite().all():
+            raise CheckpointError(_not_finite(f"{name}.safetensors", key))
     contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     (folder / f"{name}.safetensors").write_bytes(safetensors.torch.save(contiguous))
 
@@ -71,11 +94,11 @@ def finish(folder: Path, state: RunState) -> Path:
     """Add state.json with the checksums, sync everything, rename the folder to its final name and
     return that.
     """
-    files = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
+    written = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
     data = state.to_dict()
-    data["checksums"] = {"state": _state_checksum(data), **{p.name: _checksum(p) for p in files}}
+    data["checksums"] = {"state": _state_checksum(data), **{p.name: _checksum(p) for p in written}}
     (folder / "state.json").write_text(json.dumps(data))
-    for path in [*files, folder / "state.json", folder]:
+    for path in [*written, folder / "state.json", folder]:
         _sync(path)
     final = folder.parent / str(state.updates)
     if final.exists():  # the same update again: at a stop right after a checkpoint
@@ -107,7 +130,7 @@ def _save(run_dir: Path, folder: Path, tensors: Tensors, state: RunState) -> Pat
         for name, group in tensors.items():
             write_tensors(folder, name, group)
         return finish(folder, state)
-    except OSError as error:
+    except (OSError, CheckpointError) as error:
         raise failed(run_dir, folder, error) from error
 
 
@@ -144,10 +167,23 @@ def prune(run_dir: Path, keep: int, best: int | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def set_aside_after(start: Path) -> None:
+    """Rename the checkpoints after ``start`` to ``aside-<updates>``: a run that continues from
+    ``start``, since they are damaged or led nowhere, must not count them among the newest.
+    """
+    for path in _numbered(start.parent):
+        if int(path.name) > int(start.name):
+            aside = path.with_name(f"aside-{path.name}")
+            discard(aside)
+            path.rename(aside)
+
+
 def read_state(path: Path) -> RunState:
-    """Read a checkpoint's state.json, and check that every file is intact."""
+    """Read a checkpoint's state.json, and check that every file is intact and the weights are
+    finite.
+    """
     try:
-        data: dict[str, Any] = json.loads((path / "state.json").read_text())
+        data: dict[str, Any] = files.read_json(path / "state.json")
         checksums = dict(data["checksums"])
         if data.get("format") == FORMAT and checksums.pop("state") != _state_checksum(data):
             raise ValueError("its checksum does not fit")
@@ -164,10 +200,28 @@ def read_state(path: Path) -> RunState:
     except CheckpointError as error:
         raise CheckpointError(f"{path} has {error}") from None
     for name, expected in checksums.items():
-        file = path / name
+        file = path / Path(str(name)).name  # of this folder, whatever it says
         if not file.is_file() or _checksum(file) != expected:
             raise CheckpointError(f"{file} is {'damaged' if file.is_file() else 'missing'}")
+        if file.stem in FINITE:
+            _require_finite(file)
     return state
+
+
+def _require_finite(file: Path) -> None:
+    import safetensors.numpy  # without torch: a suite looks here, too
+
+    try:
+        tensors = safetensors.numpy.load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from None
+    for key, x in tensors.items():
+        if not np.isfinite(x).all():
+            raise CheckpointError(_not_finite(file, key))
+
+
+def _not_finite(file: object, key: str) -> str:
+    return f"{file} holds numbers that are not finite, in {key}"
 
 
 def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
@@ -175,14 +229,33 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
     import safetensors.torch
 
     try:
+        files.open_regular(
+            path / f"{name}.safetensors"
+        ).close()  # the library would wait for a FIFO
         return safetensors.torch.load_file(path / f"{name}.safetensors")
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError, *UNFIT) as error:
         raise CheckpointError(f"{path / name}.safetensors cannot be read: {error}") from None
 
 
-def newest(run_dir: Path, say: Any = lambda line: None) -> Checkpoint:
-    """The newest intact checkpoint; damaged ones are reported through ``say(line)`` and skipped."""
-    found = checkpoints_of(run_dir)
+@contextlib.contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Restore a run from the checkpoint in the folder ``path``: one that was made for another run,
+    or by hand, is an error that names it.
+    """
+    try:
+        yield
+    except UNFIT as error:
+        what = str(error).strip().splitlines() or [""]
+        raise CheckpointError(
+            f"{path} does not fit its run: {type(error).__name__}: {what[-1].strip()}"
+        ) from error
+
+
+def newest(run_dir: Path, say: Any = lambda line: None, until: float = math.inf) -> Checkpoint:
+    """The newest intact checkpoint, of at most ``until`` updates; damaged ones are reported through
+    ``say(line)`` and skipped.
+    """
+    found = [path for path in checkpoints_of(run_dir) if int(path.name) <= until]
     if not found:
         raise CheckpointError(f"{run_dir} has no checkpoint")
     for path in reversed(found):

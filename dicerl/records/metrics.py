@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.errors import DicerlError
+from dicerl.records import files
 from dicerl.records.vocabulary import KINDS
 
 IN_TENSORBOARD = tuple(kind.name for kind in KINDS if kind.tensorboard)
@@ -44,9 +45,9 @@ class Metrics:
             with _writing(self._tensorboard_directory):
                 self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
-    def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> None:
+    def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> dict[str, Any]:
         """Append a line of a ``kind`` of vocabulary.py: its ``counters`` (the common fields
-        besides kind and time) and its other ``values``.
+        besides kind and time) and its other ``values``; return it.
 
         Names are not checked here, since it is called for every episode; tests/test_vocabulary.py
         compares them with their declarations.
@@ -69,6 +70,7 @@ class Metrics:
                         self._tensorboard.add_scalar(f"{kind}/{name}", value, counters["frames"])
         if time.monotonic() - self._last_flush > 1.0 or kind in ("event", "evaluation"):
             self.flush()
+        return line
 
     def flush(self) -> None:
         """Write out what is buffered of metrics.jsonl."""
@@ -143,14 +145,15 @@ def copy_evaluations(metrics: Path, evaluations: Path) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The parsed lines of a .jsonl file; half-written or damaged ones are skipped."""
+    """The objects in a .jsonl file; half-written or damaged lines are skipped."""
     lines = []
-    for raw in path.read_text().splitlines():
-        try:
-            lines.append(json.loads(raw))
-        except ValueError:
-            continue
-    return lines
+    with files.open_regular(path) as file:
+        for raw in file:
+            try:
+                lines.append(files.parse_json(raw))
+            except ValueError:
+                continue
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def _plain(value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import deque
-from typing import Any
+from typing import IO, Any, cast
 
 import rich.progress as rich_progress
 from rich.console import Console
@@ -13,7 +14,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
+from dicerl.errors import printable
 from dicerl.records.vocabulary import LINES, label
 
 # fields of a train line shown under their own name -> digits after the point
@@ -43,12 +46,56 @@ def _cell(name: str, values: dict[str, Any]) -> tuple[str, str]:
     return label(LINES["train"][name].name), number(values.get(name), DIGITS[name])
 
 
+def pairs_that_fit(cells: list[tuple[str, str]], width: int) -> int:
+    """How many of these names with their values, at most 3, stand side by side in ``width`` columns
+    without one being cut.
+    """
+    for pairs in (3, 2):
+        columns = [
+            max(len(text) for text in part)
+            for j in range(pairs)
+            for part in zip(*cells[j::pairs], strict=True)
+        ]
+        if sum(columns) + 2 * (len(columns) - 1) <= width:
+            return pairs
+    return 1
+
+
+class Output(Console):
+    """A console whose reader may leave: that is an error like that of ``print``."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich has caught; cli.py knows how to end."""
+        raise BrokenPipeError
+
+
 def output() -> Console:
     """A console on standard output for tables; wide if that is not a terminal, so that a file holds
     whole lines.
     """
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    console = Output(highlight=False)
+    return console if console.is_terminal else Output(highlight=False, width=160)
+
+
+class _Stream:
+    """A stream whose reader may vanish (a closed terminal, the other end of a pipe): what is
+    written then is lost, and the run goes on.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Progress:
@@ -57,18 +104,19 @@ class Progress:
     """
 
     def __init__(self, title: str, quiet: bool = False, stream: Any = None) -> None:
-        self._console = Console(file=stream or sys.stderr)
+        self._console = Console(file=cast(IO[str], _Stream(stream or sys.stderr)))
         self._title, self._quiet = title, quiet
         self._live: Live | None = None
         self._drawn = 0.0
         self._every = 0.5 if self._console.is_terminal else 10.0
         self._rates: deque[tuple[float, int]] = deque(maxlen=60)  # (time, frames)
         self._best: float | None = None
+        self._pairs = 3  # of name and value in a row of the panel
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
         if not self._quiet:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
     def update(self, values: dict[str, Any], force: bool = False) -> None:
         """Show ``values`` (see ``Coordinator.show``), even if it is too early with ``force``."""
@@ -105,12 +153,14 @@ class Progress:
         if not self._console.is_terminal:
             self.say("  ".join(f"{name} {value}" for name, value in cells))
             return
+        # never more again than fitted once: the panel would jump
+        self._pairs = min(self._pairs, pairs_that_fit(cells, self._console.width - 4))
         grid = Table.grid(expand=True, padding=(0, 2))
-        for _ in range(3):
-            grid.add_column(style="dim", no_wrap=True)
-            grid.add_column(no_wrap=True)
-        for i in range(0, len(cells), 3):
-            grid.add_row(*[part for cell in cells[i : i + 3] for part in cell])
+        for _ in range(self._pairs):
+            grid.add_column(style="dim", no_wrap=self._pairs > 1)
+            grid.add_column(no_wrap=self._pairs > 1)
+        for i in range(0, len(cells), self._pairs):
+            grid.add_row(*[part for cell in cells[i : i + self._pairs] for part in cell])
         outer = Table.grid(expand=True)
         outer.add_row(
             ProgressBar(
@@ -122,7 +172,9 @@ class Progress:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
-        self._live.update(Panel(outer, title=self._title, title_align="left"), refresh=True)
+        # a Text: a name in it is neither markup nor a command to the terminal
+        title = Text(printable(self._title))
+        self._live.update(Panel(outer, title=title, title_align="left"), refresh=True)
 
     def close(self) -> None:
         """Stop the live panel; it stays on the screen."""
@@ -138,10 +190,10 @@ class Bar:
 
     def __init__(self, title: str, total: int, quiet: bool = False) -> None:
         self._console = Console(stderr=True)
-        self._title, self._total, self._quiet = title, total, quiet
+        self._title, self._total, self._quiet = printable(title), total, quiet
         self._printed = time.monotonic()
         self._bar = rich_progress.Progress(
-            rich_progress.TextColumn("{task.description}"),
+            rich_progress.TextColumn("{task.description}", markup=False),
             rich_progress.BarColumn(),
             rich_progress.MofNCompleteColumn(),
             rich_progress.TextColumn("{task.fields[word]}"),
@@ -150,7 +202,7 @@ class Bar:
             transient=True,
             disable=quiet or not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=total, word="")
+        self._task = self._bar.add_task(self._title, total=total, word="")
 
     def update(self, done: int, word: str) -> None:
         """Show that ``done`` of the total are complete, with the text ``word``."""

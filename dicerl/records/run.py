@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dicerl import __version__
 from dicerl.config import Config, from_dict, validate
 from dicerl.errors import ConfigError, DicerlError
-from dicerl.records import checkpoint
+from dicerl.records import checkpoint, files
 
 HOLD_SECONDS = 0.5  # to wait for a lock
 
@@ -27,7 +29,8 @@ class Run:
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory, self.config = directory, config
         self.summary: dict[str, Any] = {}  # results of the training that just ended
-        self._lock: IO[str] | None = None
+        self.signal = 0  # the number of the one that stopped it
+        self._lock: Lock | None = None
 
     @classmethod
     def create(cls, config: Config) -> Run:
@@ -54,14 +57,21 @@ class Run:
             directory = _fresh_directory(config)
         run = cls(directory, config)
         run.lock()
-        path = directory / "config.json"
-        try:
-            path.write_text(json.dumps(config.to_dict(), indent=1) + "\n")
-        except OSError as error:
-            # half a config.json would be a run that can be neither resumed nor trained
-            path.unlink(missing_ok=True)
-            raise DicerlError(f"{path} could not be written: {error.strerror}") from None
+        run.write_config()
         return run
+
+    def write_config(self) -> None:
+        """Write config.json, whole or not at all: half of one would be a run that can be neither
+        resumed nor trained.
+        """
+        path = self.directory / "config.json"
+        new = path.with_name("config.json.new")
+        try:
+            new.write_text(json.dumps(self.config.to_dict(), indent=1) + "\n")
+            new.replace(path)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise DicerlError(f"{path} could not be written: {error.strerror}") from None
 
     @classmethod
     def open(cls, directory: str | Path) -> Run:
@@ -71,15 +81,23 @@ class Run:
         if not path.is_file():
             raise DicerlError(f"{directory} holds no run (no config.json)")
         try:
-            config = validate(from_dict(json.loads(path.read_text())))
+            config = validate(from_dict(files.read_json(path)))
         except (OSError, ValueError, DicerlError) as error:
             raise DicerlError(f"{path} is damaged: {error}") from None
         return cls(directory, config)
 
     def lock(self) -> None:
         """Take the run's lock. It is held until ``unlock`` or the end of this process, however it
-        ends.
+        ends. A run whose files are links to elsewhere is refused: they would be written through.
         """
+        for path in self.directory.iterdir():
+            if path.is_symlink() and not files.is_inside(path, self.directory):
+                raise DicerlError(
+                    f"{path} is a link out of the run's directory, and a run writes only inside it;"
+                    " put there what it leads to"
+                )
+            if not path.is_file() and not path.is_dir():
+                raise DicerlError(f"{path} is neither a file nor a directory; remove it")
         self._lock = hold(self.directory / "run.lock")
         if self._lock is None:
             raise DicerlError(
@@ -125,35 +143,85 @@ class Run:
         return there[which]
 
 
-def hold(path: Path) -> IO[str] | None:
-    """Lock the file ``path``; return it, locked until it is closed or this process ends, or None if
-    another process holds it.
-    """
-    file = path.open("w")
-    end = time.monotonic() + HOLD_SECONDS
-    while True:
+class Lock:
+    """Locked files, until ``close`` or the end of this process."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+
+    def take(self, path: Path, flags: int, how: int) -> bool:
+        """Lock what is at ``path``; False if another process holds it."""
+        # a link is not followed, nor waited for the other end of a FIFO
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        # in_use takes the lock for a moment: try more than once, at random times, so as not to
-        # coincide with a process that looks regularly
-        except OSError:
-            if time.monotonic() > end:
-                file.close()
-                return None
-            time.sleep(random.uniform(0.001, 0.02))
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._open.append(descriptor)
+        return True
+
+    def close(self) -> None:
+        """Release all of it."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    __del__ = close
+
+
+def hold(path: Path) -> Lock | None:
+    """Lock the file ``path`` and the folder it is in; None if another process holds one of them.
+    The file alone would not do: once it is deleted, another can be made and locked.
+    """
+    if not path.is_file() and os.path.lexists(path):
+        raise DicerlError(f"{path} is not a file; remove it")
+    lock = Lock()
+    # in_use looks at the folder only where the file is free: with that it is quickly ours
+    if _patiently(lambda: lock.take(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) and _patiently(
+        lambda: _take_folder(lock, path.parent, fcntl.LOCK_EX)
+    ):
+        return lock
+    lock.close()
+    return None
+
+
+def _patiently(take: Callable[[], bool]) -> bool:
+    """Try for a while: in_use takes a lock for a moment. At random times, so as not to coincide
+    with a process that looks regularly.
+    """
+    end = time.monotonic() + HOLD_SECONDS
+    while not take():
+        if time.monotonic() > end:
+            return False
+        time.sleep(random.uniform(0.001, 0.02))
+    return True
+
+
+def _take_folder(lock: Lock, folder: Path, how: int) -> bool:
+    try:
+        return lock.take(folder.resolve(), os.O_RDONLY, how)
+    except OSError:  # not every file system locks folders; the file is locked
+        return True
 
 
 def in_use(directory: Path) -> bool:
     """Whether a process holds the run's lock now."""
     try:
-        with (directory / "run.lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock file: nobody ever wrote here
-        return False
-    return False
+        with Lock() as lock:
+            if not lock.take(directory / "run.lock", os.O_RDONLY, fcntl.LOCK_SH):
+                return True
+    except OSError:  # no lock file: nobody wrote here, or it was deleted since
+        pass
+    with Lock() as lock:  # the file's is released: both at once would be in a run's way
+        return not _take_folder(lock, directory, fcntl.LOCK_SH)
 
 
 def run_name(config: Config) -> str:

@@ -195,6 +195,17 @@ TRAIN = Kind(
         Field("beta_mean", "", "Drawn coefficients of the policy loss, mean (`random_scaling`)"),
         Field("beta_std", "", "Their deviation"),
         Field("gradient_norm", "", "Norm of the gradient before it is clipped"),
+        Field("gradient_norm_median", "", "Its running median over updates"),
+        Field(
+            "gradient_spikes",
+            "learner updates",
+            "Since the last line: norm far above its running quartiles (parts/spikes.py)",
+        ),
+        Field(
+            "updates_skipped",
+            "learner updates",
+            "So far: loss or gradient was not finite, and nothing was changed",
+        ),
         Field("learning_rate", "", "Of this update"),
         Field("weight_decay", "", "Of this update"),
         # the policy and its ratios
@@ -288,7 +299,7 @@ EVENT = Kind(
             "event",
             "",
             "start, resume, checkpoint_damaged, actor_crashed, actor_replaced, actor_added,"
-            " learner_crashed, evaluator_died or failed",
+            " learner_crashed, evaluator_died, update_skipped, rolled_back or failed",
         ),
         Field("version", "", "start, resume: version of dicerl"),
         Field("commit", "", "start, resume: its git commit, where it has one"),
@@ -298,6 +309,7 @@ EVENT = Kind(
         Field("traceback", "", "Of a crash"),
         Field("actor", "", "Number of the actor"),
         Field("restarts", "", "How often that actor was replaced so far"),
+        Field("batch", "", "update_skipped: file with the batch, for the first few"),
     ),
 )
 

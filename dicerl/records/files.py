@@ -1,0 +1,91 @@
+"""Reads files that a stranger may have written: only regular ones, never without end, JSON without
+surprises. What is wrong is an OSError or a ValueError whose text is one line.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+LARGEST = 1 << 28  # bytes of a JSON file
+DEEPEST = 50  # levels of a JSON value
+TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
+
+
+def open_regular(path: Path, within: Path | None = None) -> IO[bytes]:
+    """Open a file to read it. A FIFO or a device, which could block or never end, is an OSError;
+    so is, with ``within``, a link that leads out of that folder.
+    """
+    if within is not None and not is_inside(path, within):
+        raise OSError(errno.ELOOP, "it is a link out of its folder", str(path))
+    if not stat.S_ISREG(os.stat(path).st_mode):  # before it is opened: that alone could do harm
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced meanwhile
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether ``path``, links followed, lies below ``folder``."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def read_json(path: Path, within: Path | None = None) -> Any:
+    """The value in a JSON file (see ``parse_json`` and ``open_regular``)."""
+    with open_regular(path, within) as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+    return parse_json(data)
+
+
+def parse_json(data: bytes) -> Any:
+    """A JSON value. NaN, infinities and numbers that would become one are refused, as are values
+    nested too deeply and text that no file can hold.
+    """
+    try:
+        value = _DECODER.decode(data.decode())
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    _check(value)
+    return value
+
+
+def _check(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        for item in level:
+            if isinstance(item, str):
+                item.encode()  # half of a surrogate pair is an error
+            elif isinstance(item, dict):
+                "".join(item).encode()
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise ValueError(TOO_DEEP)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
