@@ -9,7 +9,7 @@ from typing import Any
 
 from dicerl.config import Config
 from dicerl.envs.atari import AtariEnv, game_name
-from dicerl.envs.base import EnvSpec, VectorEnv, require_finite
+from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.errors import ConfigError
@@ -25,6 +25,7 @@ __all__ = [
     "make_vector_env",
     "preset_for",
     "require_finite",
+    "require_same",
 ]
 
 # makes one gymnasium.Env; called without arguments, or with render_mode for a film
@@ -59,6 +60,14 @@ def _make(
 ) -> Any:
     if make_env is not None:
         return gym(make_env, num_envs, callable_id(make_env).strip("<>"))
+    if not config.env.id:
+        raise ConfigError(
+            "env.id",
+            config.env.id,
+            "no environment was chosen; for example dicerl.train('CartPole-v1', frames=100_000),"
+            f" dicerl.preset({config.preset!r}, env__id='CartPole-v1'), or make_env=MyEnv for your"
+            " own",
+        )
     if config.env.id.startswith("<"):
         raise ConfigError(
             "env.id",
