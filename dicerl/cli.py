@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import Any, NoReturn, Protocol
 
@@ -12,6 +13,7 @@ from dicerl.commands import (
     bench,
     dashboard,
     evaluate,
+    plan,
     report,
     resume,
     scores,
@@ -20,7 +22,8 @@ from dicerl.commands import (
     variants,
 )
 from dicerl.config import RENAMED
-from dicerl.errors import DicerlError, nearest
+from dicerl.config.elsewhere import ELSEWHERE, suggestion
+from dicerl.errors import DicerlError, printable
 
 
 class Command(Protocol):
@@ -39,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "resume": resume,
     "variants": variants,
     "bench": bench,
+    "plan": plan,
     "evaluate": evaluate,
     "scores": scores,
     "suite": suite,
@@ -59,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with code 2."""
-    print(f"dicerl: {' '.join(message.split())}", file=sys.stderr)
+    print(f"dicerl: {printable(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -81,33 +85,63 @@ def build_parser() -> Parser:
     return parser
 
 
+def _option_for(word: str, parser: Parser) -> str:
+    """Which of the parser's options an unknown word means, if that can be told."""
+    if not word.startswith("-"):
+        return ""
+    # by name, as fields are written; the first spelling is the one to show
+    options = {
+        option.lstrip("-").replace("-", "_"): action.option_strings[0]
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    }
+    name = word.lstrip("-").replace("-", "_")
+    if RENAMED.get(name) in options:
+        return f"; it is now {options[RENAMED[name]]}"
+    if ELSEWHERE.get(name) == "env.id" and "frames" in options:
+        return "; the environment stands alone: CartPole-v1"
+    return suggestion(name, options, options.__getitem__)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command named in ``argv`` (default: the process's arguments); return the exit
     code.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # so that module:MyEnv-v0 finds a module in this folder
+    try:
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()  # here, not at the interpreter's end, where it would complain
+    except BrokenPipeError:
+        return _reader_left()
+
+
+def _reader_left() -> int:
+    """End silently where the reader of the output has gone (``dicerl scores | head``), as other
+    commands do.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
+def _main(argv: list[str] | None) -> int:
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
     if args.command is None:
         parser.print_help()
         return 0
     if unknown:
-        known = [
-            option
-            for action in parser.commands[args.command]._actions
-            for option in action.option_strings
-        ]
-        word = unknown[0].split("=")[0]
-        present = f"--{RENAMED.get(word.removeprefix('--').replace('-', '_'))}"
-        hint = f"; it is now {present}" if present in known else nearest(word, known)
+        hint = _option_for(unknown[0].split("=")[0], parser.commands[args.command])
         fail(f"unknown argument {unknown[0]}{hint} (see dicerl {args.command} --help)")
     try:
         return COMMANDS[args.command].run(args)
     except DicerlError as error:
         fail(str(error))
+    except BrokenPipeError:
+        raise  # of the output: those between processes are handled where they are
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("dicerl: stopped at once", file=sys.stderr)
-        return 130
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)

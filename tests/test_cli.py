@@ -3,7 +3,9 @@ mistakes in test_cli_mistakes.py, directories and damaged files in test_run.py a
 test_checkpoint.py.
 """
 
+import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -175,6 +177,21 @@ def test_variants_lists_all_with_what_they_are(call, monkeypatch):
         assert title in out
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_variants_can_be_read_on_a_narrow_terminal(capfd, monkeypatch, width):
+    """The names and marks whole, and no text over more than three lines."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert cli.main(["variants"]) == 0
+    lines = re.sub(r"\x1b\[\d*m", "", capfd.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    rows = [i for i, line in enumerate(lines) if line.split(" ")[0] in VARIANTS]
+    assert len(rows) == len(VARIANTS)
+    assert max(b - a for a, b in itertools.pairwise(rows)) <= 3
+
+
 @pytest.mark.parametrize("command", ["variants", "scores"])
 def test_a_command_that_needs_no_torch_imports_none(command):
     code = (
@@ -187,3 +204,22 @@ def test_a_command_that_needs_no_torch_imports_none(command):
         ).returncode
         == 0
     )
+
+
+@pytest.mark.parametrize("command", ["scores", "scores --json", "variants", "train --help"])
+def test_a_reader_that_leaves_is_not_an_error(command):
+    """As `dicerl scores | head` does: nothing on stderr, and the code of a command that SIGPIPE
+    ended.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "dicerl", *command.split()],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    # argparse ignores what becomes of its help
+    assert (done.returncode, done.stderr) == (0 if "--help" in command else 141, b"")

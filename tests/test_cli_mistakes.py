@@ -6,23 +6,23 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Discrete, Text
 
 from runs import TINY, one_line
 
 DICERL = str(Path(sys.executable).with_name("dicerl"))
-SUPPORTED = "supported are Discrete actions and Box observations"
+SUPPORTED = "supported are Discrete, MultiDiscrete and MultiBinary actions"
 
 
-class DictObservation(gymnasium.Env):
-    action_space, observation_space = Discrete(2), Dict(a=Box(0, 1, (2,)))
+class TextObservation(gymnasium.Env):
+    action_space, observation_space = Discrete(2), Text(5)
 
 
 class ContinuousAction(gymnasium.Env):
     action_space, observation_space = Box(-1, 1, (2,)), Box(0, 1, (2,))
 
 
-gymnasium.register("CliDict-v0", DictObservation)
+gymnasium.register("CliText-v0", TextObservation)
 gymnasium.register("CliContinuous-v0", ContinuousAction)
 
 MISTAKES = {
@@ -134,6 +134,12 @@ MISTAKES = {
         "collector.capacity is 100000000",
         "GiB free",
     ),
+    "a batch that is never filled": (
+        ["train", "CartPole-v1", "--sequence.batch", "1000000", "--collector.replay", "0"],
+        "sequence.batch is 1000000",
+        "200,000 frames of 16 environments give 10,000 sequences of 20 steps",
+        "at least 20,000,000 frames",
+    ),
     "too large a batch for the memory": (
         [
             "train",
@@ -144,6 +150,8 @@ MISTAKES = {
             "0",
             "--runtime",
             "serial",
+            "--frames",
+            "1e9",
         ],
         "sequence.batch is 1000000",
         "GiB free",
@@ -236,14 +244,9 @@ MISTAKES = {
     "continuous actions": (
         ["train", "CliContinuous-v0"],
         "CliContinuous-v0 acts in Box",
-        SUPPORTED,
+        "continuous actions have no closed-form pi_tau",
     ),
-    "dict observations": (["train", "CliDict-v0"], "CliDict-v0 observes Dict", SUPPORTED),
-    "discrete observations": (
-        ["train", "FrozenLake-v1"],
-        "FrozenLake-v1 observes Discrete(16)",
-        SUPPORTED,
-    ),
+    "text observations": (["train", "CliText-v0"], "CliText-v0 observes Text", SUPPORTED),
     "DR-Trace without casa": (
         ["train", "CartPole-v1", "--loss.estimator", "drtrace"],
         "loss.estimator is 'drtrace'",
@@ -284,7 +287,7 @@ MISTAKES = {
     ),
     "too large a batch to replay from what is kept": (
         ["train", "pong", "--sequence.batch", "1000000", "--runtime", "serial"],
-        "collector.replay_capacity is 600",
+        "collector.replay_capacity is 3000",
         "sequence.batch is 1000000",
     ),
     "replay from too few": (
@@ -332,7 +335,7 @@ MISTAKES = {
     ),
     "resume without a run": (["resume"], "RUN"),
     "resume of nothing": (["resume", "nowhere"], "nowhere holds no run"),
-    "unknown option of resume": (["resume", "nowhere", "--frames", "3"], "--frames"),
+    "unknown option of resume": (["resume", "nowhere", "--frame", "3"], "--frame"),
     "bench of nothing": (["bench", "pnog"], "did you mean pong?"),
     "bench for abc seconds": (["bench", "CartPole-v1", "--seconds", "abc"], "--seconds", "'abc'"),
 }

@@ -86,8 +86,10 @@ def older_form(config):
     """As config.json was when the collector's capacity stood among the sequence's fields."""
     data = config.to_dict()
     data["sequence"]["capacity"] = data["collector"].pop("capacity")
+    default = Config().to_dict()
     for section, name in ADDED:  # nor were there these
-        assert data[section].pop(name) == getattr(getattr(Config(), section), name)
+        (place, usual) = (data[section], default[section]) if section else (data, default)
+        assert place.pop(name) == usual[name]
     return {name: value for name, value in data.items() if value != {}}
 
 

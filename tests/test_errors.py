@@ -34,3 +34,16 @@ def test_the_nearest_known_word_is_proposed(word, text):
 
 def test_nothing_is_proposed_where_nothing_is_known():
     assert errors.nearest("pong", []) == ""
+
+
+def test_what_a_terminal_would_obey_is_written_out():
+    assert errors.printable("é × 水 [red]") == "é × 水 [red]"
+    assert errors.printable("a\x1b[2J\r\n\x9b\u202e\udcff") == r"a\x1b[2J\r\n\x9b\u202e\udcff"
+
+
+def test_a_long_value_is_cut():
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    for value in ("x" * 100_000, nested, 10**5000):
+        assert len(str(errors.ConfigError("seed", value, "no"))) < 600

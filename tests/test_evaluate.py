@@ -236,7 +236,11 @@ MISTAKES = {
     "no mp4": (["RUN", "--video", "film.avi"], "video is 'film.avi'", ".mp4"),
     "video below a file": (
         ["RUN", "--video", "RUN/config.json/film.mp4"],
-        "config.json/film.mp4 cannot be written",
+        "config.json/film.mp4'; there is no folder",
+    ),
+    "video in no folder": (
+        ["RUN", "--video", "no/film.mp4"],
+        "video is 'no/film.mp4'; there is no folder no; make it first",
     ),
 }
 

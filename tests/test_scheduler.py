@@ -18,7 +18,7 @@ from dicerl import cli
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import Run, in_use
-from dicerl.suite.scheduler import default_jobs, share_of_cores
+from dicerl.suite.scheduler import Scheduler, default_jobs, share_of_cores
 from runs import finish, plan_of
 
 # seconds for anything that must happen at all: a busy machine starts processes slowly
@@ -36,6 +36,15 @@ def test_cores_are_shared():
             assert sum(map(len, shares)) == len(cores)
     assert default_jobs(plan_of()) == len(cores)
     assert default_jobs(plan_of({"runtime.kind": "process"})) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_remembered_for_the_exit_code(number):
+    scheduler = Scheduler([], 1, lambda run: None, lambda: None)
+    with scheduler._signals():
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert (scheduler.stops, scheduler.signal) == (2, number)
 
 
 # --- with real processes

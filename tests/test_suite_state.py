@@ -7,6 +7,7 @@ import pytest
 from dicerl.errors import DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.run import Run
+from dicerl.records.state import RunState
 from dicerl.suite import state
 from runs import finish, plan_of
 
@@ -39,6 +40,15 @@ def test_what_is_on_disk_decides(tmp_path):
     (dead.directory / "diary.txt").write_text("mine")
     with pytest.raises(DicerlError, match=r"diary\.txt"):
         state.make_room(dead)
+
+
+def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path):
+    (run,) = plan_of({"evaluation.every": 100}, seeds=1, dir=str(tmp_path)).runs
+    Run.create(run.config).unlock()
+    frames = run.config.frames
+    checkpoint.save(run.directory, {}, RunState(frames=frames, evaluated_at=frames - 1))
+    state.look(run)
+    assert (run.state, run.frames) == ("queued", frames)
 
 
 def test_a_run_with_another_configuration_is_not_taken_for_this_one(call, tmp_path):

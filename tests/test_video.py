@@ -3,6 +3,7 @@ shows its numbers.
 """
 
 import json
+import shutil
 
 import gymnasium
 import imageio_ffmpeg
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dicerl
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.envs import make_filmed_env
 from dicerl.envs.gym import maker
 from dicerl.errors import DicerlError
@@ -124,7 +126,7 @@ def returns_shown(decoded, about, names, per_step):
 
 
 def test_an_atari_video_is_the_agents_episode(atari, result, tmp_path):
-    game, film = atari.name, tmp_path / "new" / "film.mp4"
+    game, film = atari.name, tmp_path / "film.mp4"
     # Breakout's five balls are soon lost: a whole episode.
     protocol, limit = ("paper", []) if game == "breakout" else ("sticky", ["--max-steps", 90])
     found = result(
@@ -256,6 +258,36 @@ def test_an_own_environment_is_evaluated_and_filmed(own, tmp_path):
     assert list(done.result) == EVALUATION_KEYS
 
 
+@pytest.mark.parametrize("shape", ["none", "log"])
+def test_v_stands_beside_the_return_in_its_units(own, tmp_path, monkeypatch, shape):
+    """Trained on rewards a tenth as large, V is shown ten times what the network says; where a
+    logarithm shapes rewards, the title says so.
+    """
+    shutil.copytree(own, tmp_path / "run")
+    config = json.loads((own / "config.json").read_text())
+    config["env"] |= {"reward_shape": shape, "reward_scale": 0.1}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    strips, shown, given = [], [], []
+    draw, init, step = video.Strip.draw, video.Strip.__init__, ActorCritic.step
+    monkeypatch.setattr(
+        video.Strip, "__init__", lambda self, *a: (strips.append(a), init(self, *a))[1]
+    )
+    monkeypatch.setattr(
+        video.Strip, "draw", lambda self, g, v, *a: (shown.append(v), draw(self, g, v, *a))[1]
+    )
+
+    def watched(self, *arguments):
+        found = step(self, *arguments)
+        given.append(float(found.value()[0]))
+        return found
+
+    monkeypatch.setattr(ActorCritic, "step", watched)
+    evaluate(tmp_path / "run", Square, episodes=1, video=tmp_path / "film.mp4")
+    scale, title = (10.0, "V") if shape == "none" else (1.0, "V (log)")
+    assert strips[0][3] == title
+    assert shown[1:] == pytest.approx([scale * v for v in given])
+
+
 @pytest.mark.parametrize(
     ("env", "words"), [(Flat, r"render gave shape \(31, 33\)"), (Blind, "render_mode")]
 )
@@ -283,6 +315,15 @@ def test_a_run_of_an_own_environment_says_so(own, call):
     code, _, err = call("evaluate", own, "--quiet")
     assert code == 2
     assert "make_env" in err
+
+
+@pytest.mark.parametrize("name", ["-y/film.mp4", "tcp:/film.mp4", "-film.mp4", "[/b]/a%d.mp4"])
+def test_a_film_of_any_name_is_a_file(own, tmp_path, monkeypatch, name):
+    """ffmpeg would take some for an option or an address."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    evaluate(own, Square, episodes=1, video=name)
+    assert imageio_ffmpeg.count_frames_and_secs(str(tmp_path / name))[0] > 0
 
 
 def test_an_interrupt_leaves_no_half_video(own, tmp_path):

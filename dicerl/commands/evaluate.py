@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from dicerl.errors import ConfigError
+from dicerl.commands.train import add_trust
+from dicerl.errors import ConfigError, printable
 from dicerl.evaluate.evaluate import PROTOCOLS, Evaluation, evaluate
 
 
@@ -89,6 +90,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="film the first episode (default FILE: RUN/videos/<updates>.mp4)",
     )
+    add_trust(parser, "the run's config.json")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -111,8 +113,10 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         video=args.video,
         quiet=args.quiet,
+        trust=args.trust,
     )
-    print(json.dumps(evaluation.result) if args.json else "\n".join(describe(evaluation)))
+    lines = [json.dumps(evaluation.result)] if args.json else describe(evaluation)
+    print("\n".join(map(printable, lines)))
     return 0
 
 

@@ -5,25 +5,36 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dicerl.commands.train import add_output, print_summary
+from dicerl.commands.train import add_output, add_trust, finish
+from dicerl.config.options import add_fields, given_fields
+from dicerl.config.resuming import why_fixed
 
 
 def add_parser(commands: Any) -> None:
-    """Add ``resume`` to argparse's subparsers; all settings are the run's own."""
+    """Add ``resume`` to argparse's subparsers, with options for the settings that may change."""
     parser = commands.add_parser(
         "resume",
         help="go on with a run",
         allow_abbrev=False,
-        description="Go on from a run's newest whole checkpoint.",
-        epilog="example: dicerl resume runs/pong-dice-0",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Go on from a run's newest whole checkpoint, with its own settings but for those given"
+            " here."
+        ),
+        epilog=(
+            "examples:\n  dicerl resume runs/pong-dice-0\n  dicerl resume runs/pong-dice-0 --frames"
+            " 2e7 --optimizer.learning-rate 1e-4\n  dicerl resume runs/pong-dice-0 --runtime serial"
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="the run's directory")
+    add_trust(parser, "the run's config.json")
     add_output(parser)
+    add_fields(parser, hidden=(), untold=why_fixed)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train on from the newest intact checkpoint; return 0, stopped or complete."""
+    """Train on from the newest intact checkpoint; return the exit code as ``train`` does."""
     from dicerl.api import resume
 
-    print_summary(resume(args.run, quiet=args.quiet), args)
-    return 0
+    given = given_fields(args, hidden=())
+    return finish(resume(args.run, quiet=args.quiet, changes=given, trust=args.trust), args)

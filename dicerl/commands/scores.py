@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from dicerl.errors import printable
+
 
 def add_parser(commands: Any) -> None:
     """Add ``scores`` to argparse's subparsers, with one option for each form."""
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         own, [game for word in args.games for game in word.split(",") if game], args.as_printed
     )
     for line in left_out:
-        print(f"note: {line}", file=sys.stderr)
+        print(printable(f"note: {line}"), file=sys.stderr)
     if args.json:
         print(json.dumps(data))
         return 0

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from dicerl.commands.train import add_trust
 from dicerl.config.options import SET_BY_SUITE, add_fields, given_fields
 from dicerl.config.presets import PRESETS
 
@@ -67,6 +68,7 @@ def add_parser(commands: Any) -> None:
         metavar="VARIANT",
         help="probability of improvement against this one (default: baseline, if it is there)",
     )
+    add_trust(parser, "FILE")
     parser.add_argument(
         "--json",
         action="store_true",
@@ -77,7 +79,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is left and print the results; return 0, 1 if a run failed, 130 if stopped."""
+    """Run what is left and print the results; return 0, 1 if a run failed, 128 and the
+    signal's number if one stopped it.
+    """
     from dicerl.records.progress import output
     from dicerl.suite import show
     from dicerl.suite.plan import make_plan
@@ -87,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         key: getattr(args, key)
         for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against")
     }
-    plan = make_plan(given, given_fields(args, SET_BY_SUITE), args.file)
+    plan = make_plan(given, given_fields(args, SET_BY_SUITE), args.file, args.trust)
     found, complete = run_suite(plan, args.quiet)
     if args.json:
         print(json.dumps(found))
@@ -100,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     failed = [r for r in plan.runs if r.state == "failed"]
     if not complete:
         print(f"dicerl: stopped; the same command goes on with {plan.directory}", file=sys.stderr)
-        return 130
+        return 128 + plan.signal
     if failed:
         print(
             f"dicerl: {len(failed)} of {len(plan.runs)} runs failed; the same command tries them"

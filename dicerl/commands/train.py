@@ -40,18 +40,29 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show nothing while it trains")
 
 
+def add_trust(parser: argparse.ArgumentParser, whose: str) -> None:
+    """``--trust``, for every command that may import what a file names."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help=f"import the module that {whose} names (module:MyEnv-v0): that runs its code",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    """Train a new run from the options; return 0, stopped or complete."""
+    """Train a new run from the options; return 0, or what shells expect of a stop by a signal."""
     from dicerl.envs import preset_for
 
     config = config_of(args, preset_for)  # mistakes are reported before torch is imported
     from dicerl.api import train
 
-    print_summary(train(config, quiet=args.quiet), args)
-    return 0
+    return finish(train(config, quiet=args.quiet), args)
 
 
-def print_summary(run: Run, args: argparse.Namespace) -> None:
-    """The summary of the training that just ended, if ``--json`` asks for it."""
+def finish(run: Run, args: argparse.Namespace) -> int:
+    """Print the summary of the training that just ended, if ``--json`` asks for it; return the exit
+    code: 0, or 128 and the number of the signal that stopped it (Ctrl-C 130, SIGTERM 143).
+    """
     if args.json:
         print(json.dumps({"run": str(run.directory), **run.summary}))
+    return 128 + run.signal if run.signal else 0

@@ -40,24 +40,19 @@ def run(args: argparse.Namespace) -> int:
             )
         )
         return 0
-    from rich.console import Console
     from rich.table import Table
 
+    from dicerl.records.progress import output
+
+    marks = ("C", "O", "A")  # of the three characteristics: their names would take all the width
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in (
-        "variant",
-        "closed-form\ndiversity",
-        "objective-\ninvariant",
-        "adaptive\ntrade-off",
-        "what it is",
-    ):
-        table.add_column(
-            title,
-            justify="center" if "\n" in title else "left",
-            no_wrap=title == "variant",
-            vertical="middle",
-        )
+    for title in ("variant", *marks):
+        table.add_column(title, no_wrap=True)
+    table.add_column("what it is")
     for name, (text, _) in VARIANTS.items():
         table.add_row(name, *["✓" if yes else "×" for yes in characteristics(name).values()], text)
-    Console().print(table)
+    console = output()
+    console.print(table)
+    names = zip(marks, characteristics("dice"), strict=True)
+    console.print(f"\n{', '.join(f'{mark}: {name}' for mark, name in names)}", style="dim")
     return 0

@@ -27,6 +27,10 @@ ADDED = (
     ("checkpoint", "exact"),
     ("ray", "address"),
     ("ray", "cpus_per_actor"),
+    ("init", "run"),
+    ("init", "vote"),
+    ("evaluation", "stop_at"),
+    ("", "log"),
 )
 
 
@@ -35,8 +39,9 @@ class EnvConfig:
     """The environment, and the reward as the learner sees it."""
 
     id: str = row(
-        "pong",
-        "Atari game (pong, Pong, ALE/Pong-v5) or Gymnasium id (CartPole-v1, module:MyEnv-v0)",
+        "",
+        "Atari game (pong, Pong, ALE/Pong-v5) or Gymnasium id (CartPole-v1, module:MyEnv-v0); it"
+        " has no default",
     )
     action_repeat: int = row(
         4, "Atari: frames an action is repeated for", range=(1, 64), paper="Num. Action Repeats"
@@ -304,7 +309,8 @@ class RuntimeConfig:
     num_actors: int = row(0, "actor processes; 0: by cores", range=(0, 4096))
     num_learners: int = row(
         0,
-        "learner processes that train the same weights, each on batches of its own; 0: by cores",
+        "learner processes that train the same weights, each on batches of its own, or under ray"
+        " each on its share of every batch; 0: by cores, or 1",
         range=(0, 64),
     )
     learner_threads: int = row(
@@ -356,6 +362,9 @@ class EvaluationConfig:
     max_steps: int = row(
         27_000, "agent steps after which an evaluation episode is cut", range=(1, 1e9)
     )
+    stop_at: str = row(
+        "", "a score: the run stops, with a checkpoint, when an evaluation reaches it; empty: never"
+    )
 
 
 @dataclass(frozen=True)
@@ -370,6 +379,16 @@ class CheckpointConfig:
         " all episodes restart at each checkpoint; vote and metrics never learn of those cut"
         " short",
     )
+
+
+@dataclass(frozen=True)
+class InitConfig:
+    """What a new run starts from."""
+
+    run: str = row(
+        "", "a run or checkpoint whose weights and input statistics it starts from; empty: new ones"
+    )
+    vote: bool = row(False, "whether it also starts from that run's vote")
 
 
 @dataclass(frozen=True)
@@ -390,6 +409,9 @@ class Config:
         50, "updates between diagnostics in metrics.jsonl and TensorBoard", range=(1, 1e9)
     )
     tensorboard: bool = row(True, "write TensorBoard files")
+    log: Literal["none", "csv", "wandb", "mlflow"] = row(
+        "none", "where metrics are logged besides metrics.jsonl and TensorBoard"
+    )
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     behaviour: BehaviourConfig = field(default_factory=BehaviourConfig)
@@ -402,6 +424,7 @@ class Config:
     ray: RayConfig = field(default_factory=RayConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    init: InitConfig = field(default_factory=InitConfig)
 
     def replace(self, **changes: Any) -> Config:
         """A copy with fields changed by dotted name: ``config.replace(frames=10, **{"loss.q": 1})``
@@ -433,8 +456,9 @@ class Config:
             data[section][name] = data[present_section].pop(present_name)
         defaults = Config().to_dict()
         for section, name in ADDED:  # those from before a field was added, too
-            if data[section][name] == defaults[section][name]:
-                del data[section][name]
+            place, default = (data[section], defaults[section]) if section else (data, defaults)
+            if place[name] == default[name]:
+                del place[name]
         data = {name: value for name, value in data.items() if value != {}}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -450,4 +474,10 @@ def from_dict(data: dict[str, Any]) -> Config:
     """
     if not isinstance(data, dict):
         raise ConfigError("config", data, "it must be a JSON object")
+    for name in fields_of():
+        value: Any = data
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value == {}:  # flatten takes it for a section without fields
+            raise ConfigError(name, value, "it must be a value, not an object")
     return override(Config(), flatten(data))

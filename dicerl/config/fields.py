@@ -13,6 +13,7 @@ import typing
 from dataclasses import field
 from typing import Any, Literal, TypeVar
 
+from dicerl.config.elsewhere import meant, suggestion
 from dicerl.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -77,10 +78,16 @@ def override(config: T, changes: dict[str, Any]) -> T:
             raise ConfigError(
                 "field",
                 name,
-                f"no such field{nearest(name, leaves) or '; see dicerl train --help'}",
+                f"no such field{_suggested(name, leaves) or '; see dicerl train --help'}",
             )
         config = _set(config, name.split("."), parse(name, leaves[name][0], value))
     return config
+
+
+def _suggested(name: str, leaves: Leaves) -> str:
+    first = next(iter(meant(name, leaves)), "")
+    keyword = f" (as a keyword: {first.replace('.', '__')})" if "." in first else ""
+    return suggestion(name, leaves) + keyword
 
 
 def _set(node: Any, path: list[str], value: Any) -> Any:
@@ -129,6 +136,8 @@ def parse(name: str, kind: Any, value: Any) -> Any:
             raise ConfigError(name, value, "it can be true or false")
         return value
     if kind is str:
+        if value is None or isinstance(value, list | tuple | dict):
+            raise ConfigError(name, value, "it must be a text")
         return str(value)
     wanted = "it must be a whole number" if kind is int else "it must be a finite number"
     if not isinstance(value, str | int | float) or isinstance(value, bool):

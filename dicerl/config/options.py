@@ -53,14 +53,23 @@ def config_of(args: argparse.Namespace, preset_for: Callable[[str], str]) -> Con
     return validate(override(config, {"env.id": args.env, **given_fields(args)}))
 
 
-def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN) -> None:
-    """Add ``--<field>`` for every config field except ``hidden`` ones, grouped by section. Only
-    options that were given appear in the parsed arguments.
+def add_fields(
+    parser: argparse.ArgumentParser,
+    hidden: Collection[str] = HIDDEN,
+    untold: Callable[[str], object] = lambda name: None,
+) -> None:
+    """Add ``--<field>`` for every config field except ``hidden`` ones, grouped by section; those
+    that are ``untold`` are understood, but not in the help. Only options that were given appear in
+    the parsed arguments.
     """
     for short, name, text in (
         ("--runtime", "runtime.kind", "auto picks by cores"),
         ("--device", "runtime.device", "that trains: auto, cpu, cuda, cuda:1"),
+        ("--init-from", "init.run", "start from the weights of this run or checkpoint"),
+        ("--stop-at", "evaluation.stop_at", "stop when an evaluation reaches this score"),
     ):
+        if untold(name):
+            continue
         parser.add_argument(
             short,
             dest=name,
@@ -88,7 +97,7 @@ def add_fields(parser: argparse.ArgumentParser, hidden: Collection[str] = HIDDEN
             dest=name,
             default=argparse.SUPPRESS,
             metavar=describe_type(kind),
-            help=text,
+            help=argparse.SUPPRESS if untold(name) else text,
             **({"nargs": "?", "const": "true"} if kind is bool else {}),
         )
 

@@ -18,6 +18,8 @@ def validate(config: Config) -> Config:
         if field.metadata["range"] is not None:
             _validate_range(name, get(config, name), *field.metadata["range"])
     _validate_combinations(config)
+    if config.evaluation.stop_at:
+        _validate_stop_at(config)
     if config.runtime.num_actors > config.runtime.num_envs:
         raise ConfigError(
             "runtime.num_actors",
@@ -37,7 +39,32 @@ def validate(config: Config) -> Config:
             config.bandit.accuracy,
             f"it leaves no tile; it must be at most {most:.3g}",
         )
+    from dicerl.core.bandit import MOST_TILES  # here: the command line starts without numpy
+
+    tiles = math.log1p(config.bandit.max_inv_temperature) / config.bandit.accuracy
+    if tiles > MOST_TILES:
+        least = math.log1p(config.bandit.max_inv_temperature) / MOST_TILES
+        raise ConfigError(
+            "bandit.accuracy",
+            config.bandit.accuracy,
+            f"it makes {tiles:,.0f} tiles, and a vote holds tables of their square; it must be at"
+            f" least {least:.2g}",
+        )
     return config
+
+
+def _validate_stop_at(config: Config) -> None:
+    stop_at = config.evaluation.stop_at
+    try:
+        reachable = math.isfinite(float(stop_at))
+    except ValueError:
+        reachable = False
+    if not reachable:
+        raise ConfigError("evaluation.stop_at", stop_at, "it must be a finite number, or empty")
+    if not config.evaluation.every:
+        raise ConfigError(
+            "evaluation.stop_at", stop_at, "nothing is evaluated: evaluation.every is 0"
+        )
 
 
 def _validate_range(name: str, value: Any, low: float, high: float) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dicerl.config import Config, get
-from dicerl.errors import ConfigError, DicerlError, nearest
+from dicerl.errors import ConfigError, DicerlError, nearest, printable, require_folder
 
 if TYPE_CHECKING:
     from dicerl.envs import MakeEnv
@@ -52,13 +52,15 @@ def evaluate(
     seed: int = 0,
     video: str | Path | None = None,
     quiet: bool = True,
+    trust: bool = False,
 ) -> Evaluation:
     """Play ``episodes`` with an agent from ``path``, a run or one of its checkpoints.
 
     ``make_env`` makes one environment and overrides the run's own; ``checkpoint`` is ``newest``,
     ``best`` or a number of updates. Temperatures come from the bandits' best region unless
-    ``inv_temperature`` or ``greedy`` is given. ``video=""`` is RUN/videos/<updates>.mp4. The
-    returned Evaluation holds the result, which can be JSON, and what else a user wants to know.
+    ``inv_temperature`` or ``greedy`` is given. ``video=""`` is RUN/videos/<updates>.mp4.
+    ``trust`` allows to import a module that the run's config.json names. The returned Evaluation
+    holds the result, which can be JSON, and what else a user wants to know.
     """
     check(episodes, inv_temperature, greedy, protocol, max_steps, seed, video)
     import numpy as np
@@ -68,11 +70,12 @@ def evaluate(
     from dicerl.core.family import NUMBERS
     from dicerl.envs import make_filmed_env, make_vector_env
     from dicerl.parts.evaluator import Step, by_name, play, summarise
+    from dicerl.records.files import is_inside
     from dicerl.records.progress import Bar
     from dicerl.records.vocabulary import label
 
     run, folder = find(path, checkpoint, quiet)
-    agent = load_agent(folder, make_env)
+    agent = load_agent(folder, make_env, trust=trust)
     config = with_protocol(agent.config, protocol, max_steps, agent.spec.game, agent.spec.name)
     family = NUMBERS[config.behaviour.family]
     if inv_temperature is not None and family != ("inv_temperature",):
@@ -94,6 +97,10 @@ def evaluate(
             from dicerl.evaluate.video import Film
 
             file = Path(video) if video else run.directory / "videos" / f"{folder.name}.mp4"
+            if not video and not is_inside(file.parent, run.directory):
+                raise DicerlError(
+                    f"{file.parent} is a link out of the run's directory; name a file"
+                )
             env = filmed = make_filmed_env(config, episodes, make_env)
             drawn = {} if greedy else dict(zip(family, behaviour[0].tolist(), strict=True))
             film = stack.enter_context(
@@ -108,6 +115,7 @@ def evaluate(
                         "greedy": greedy,
                         **drawn,
                     },
+                    agent.model.value_scale(),
                 )
             )
             watchers.append(film.watch)
@@ -206,10 +214,13 @@ def check(
         )
     if video and Path(video).suffix.lower() != ".mp4":
         raise ConfigError("video", str(video), "its name must end in .mp4")
+    if video:
+        require_folder("video", Path(video))
 
 
 def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:
     """A run and one of its checkpoints."""
+    from dicerl.records.checkpoint import is_count
     from dicerl.records.run import Run
 
     path = Path(path)
@@ -218,10 +229,12 @@ def find(path: str | Path, which: str | None, quiet: bool) -> tuple[Run, Path]:
             raise ConfigError(
                 "checkpoint", which, f"{path} is a checkpoint already; name its run instead"
             )
+        if not is_count(path.name):
+            raise DicerlError(f"{path} is no checkpoint: its name must be a number of updates")
         return Run.open(path.parent.parent), path
     run = Run.open(path)
     return run, run.checkpoint(
-        which or "newest", lambda line: None if quiet else print(line, file=sys.stderr)
+        which or "newest", lambda line: None if quiet else print(printable(line), file=sys.stderr)
     )
 
 

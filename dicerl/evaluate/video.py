@@ -32,7 +32,9 @@ TRACK, CHOSEN, OTHER = (38, 42, 51), (230, 159, 0), (86, 180, 233)
 class Strip:
     """Draws V, temperature and action probabilities. ``height`` in pixels; the width follows."""
 
-    def __init__(self, height: int, action_names: list[str], behaviour: dict[str, float]) -> None:
+    def __init__(
+        self, height: int, action_names: list[str], behaviour: dict[str, float], value: str = "V"
+    ) -> None:
         self.unit = height / STRIP[1]
         self.width, self.height = _even(round(STRIP[0] * self.unit)), height
         self._names = action_names
@@ -46,6 +48,7 @@ class Strip:
             ImageFont.load_default(size * self.unit) for size in (9.0, 18.0)
         )
         self._middle = ImageFont.load_default(12.0 * self.unit)
+        self._value = value  # its title
         self._title, self._temperature = caption(behaviour)
         self._blank = self._frame()
 
@@ -58,7 +61,7 @@ class Strip:
         """
         image = Image.new("RGB", (self.width, self.height), BACKGROUND)
         draw = ImageDraw.Draw(image)
-        for x, title in ((7, "return"), (64, "V"), (108, self._title)):
+        for x, title in ((7, "return"), (64, self._value), (108, self._title)):
             draw.text(self._at(x, 4), title, DIM, self._small)
         if "\n" in self._temperature:
             draw.multiline_text(
@@ -91,7 +94,11 @@ class Strip:
         score = short(episode_return)
         fits = self._large.getlength(score) <= 54 * self.unit
         draw.text(self._at(7, 34), score, WHITE, self._large if fits else self._middle, anchor="ls")
-        draw.text(self._at(64, 34), short(value, 3), WHITE, self._middle, anchor="ls")
+        worth = short(value, 3)
+        fits = self._middle.getlength(worth) <= 42 * self.unit
+        draw.text(
+            self._at(64, 34), worth, WHITE, self._middle if fits else self._small, anchor="ls"
+        )
         for i, probability in enumerate(probabilities.tolist()):
             if i == action or probability * self._room * self.unit >= 0.5:
                 least = 2 / self._room if i == action else 0.0  # keeps an unlikely choice visible
@@ -141,23 +148,31 @@ class Film:
     ``with`` block the file is complete or absent.
 
     ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or its family's numbers; empty
-    for a greedy one. Beside ``x.mp4`` it writes ``x.json``: the episode's return, actions and
-    rewards, enough to replay it.
+    for a greedy one. ``value_scale`` brings V into the units of the return; None where that cannot
+    be done, and the strip says so. Beside ``x.mp4`` it writes ``x.json``: the episode's return,
+    actions and rewards, enough to replay it.
     """
 
     def __init__(
-        self, path: Path, env: FilmedEnv, behaviour: dict[str, float], about: dict[str, Any]
+        self,
+        path: Path,
+        env: FilmedEnv,
+        behaviour: dict[str, float],
+        about: dict[str, Any],
+        value_scale: float | None = 1.0,
     ) -> None:
+        self._value_scale = value_scale
         self.path, self._env, self._behaviour, self._about = path, env, behaviour, about
         self._actions: list[int] = []
         self._rewards: list[float] = []
         self._return, self._frames, self._over = 0.0, 0, False
-        self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
+        # absolute: ffmpeg would take -x for an option, and tcp:x for an address
+        self._temporary = path.absolute().with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
         self._strip: Strip | None = None
         self._writer: Generator[None, Any, None] | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._temporary.touch()  # now, not after a long episode
+            self._temporary.touch(exist_ok=False)  # now, not after a long episode
         except OSError as error:
             raise DicerlError(f"video {path} cannot be written: {error.strerror}") from None
 
@@ -168,7 +183,8 @@ class Film:
         action, probabilities = int(step.action[0]), np.exp(step.log_pi[0])
         if not self._behaviour:  # greedy
             probabilities = np.eye(len(probabilities))[action]
-        value, before = float(step.value[0]), self._return
+        scale = 1.0 if self._value_scale is None else self._value_scale
+        value, before = scale * float(step.value[0]), self._return
         self._actions.append(action)
         self._rewards.append(float(step.reward[0]))
         self._return = float(step.returns[0])
@@ -182,7 +198,8 @@ class Film:
 
     def _open(self, picture: np.ndarray) -> None:
         height, width = enlarge(picture).shape[:2]
-        self._strip = Strip(height, self._env.action_names, self._behaviour)
+        title = "V (log)" if self._value_scale is None else "V"
+        self._strip = Strip(height, self._env.action_names, self._behaviour, title)
         self._writer = imageio_ffmpeg.write_frames(
             str(self._temporary),
             (width + self._strip.width, height),
@@ -260,7 +277,9 @@ class Film:
             "actions": self._actions,
             "rewards": self._rewards,
         }
-        self.path.with_suffix(".json").write_text(json.dumps(sidecar) + "\n")
+        beside = self._temporary.with_suffix(".json")
+        beside.write_text(json.dumps(sidecar) + "\n")
+        beside.replace(self.path.with_suffix(".json"))
 
 
 def enlarge(picture: np.ndarray) -> np.ndarray:

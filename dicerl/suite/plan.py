@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.config import Config, fields_of, flatten, override, renamed, validate
+from dicerl.config.elsewhere import suggestion
 from dicerl.config.options import SET_BY_SUITE
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
+from dicerl.envs.trust import require
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.records.run import run_name
 
@@ -55,11 +57,14 @@ class Plan:
     against: str | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     runs: list[SuiteRun] = field(default_factory=list)
+    signal: int = 0  # the number of the one that stopped it
 
 
-def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None = None) -> Plan:
+def make_plan(
+    given: dict[str, Any], changes: dict[str, Any], path: str | None = None, trust: bool = False
+) -> Plan:
     """``given`` holds the suite's own keys, ``changes`` config fields; a file at ``path`` supplies
-    the rest. Everything is checked here.
+    the rest. Everything is checked here; ``trust`` allows modules that only the file names.
     """
     table = read_file(Path(path)) if path else {}
     in_file = renamed(flatten(table.pop("config", {})))
@@ -76,7 +81,7 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
             raise ConfigError(
                 "config",
                 name,
-                f"no such field{nearest(name, fields_of()) or '; see dicerl train --help'}",
+                f"no such field{suggestion(name, fields_of()) or '; see dicerl train --help'}",
             )
     games = _words("games", table.get("games"))
     if not games:
@@ -84,6 +89,9 @@ def make_plan(given: dict[str, Any], changes: dict[str, Any], path: str | None =
             'a suite needs games: --games pong breakout, or games = ["pong", "breakout"] in its'
             " file"
         )
+    if path and given.get("games") is None:
+        for game in games:
+            require(game, Path(path), trust)
     variants = _words("variants", table.get("variants", ["dice"]))
     against = table.get(
         "against", "baseline" if "baseline" in variants and len(variants) > 1 else None
@@ -148,7 +156,7 @@ def read_file(path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise DicerlError(f"there is no suite file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DicerlError(f"{path} is not TOML: {error}") from None
     for key in table:
         if key not in KEYS:

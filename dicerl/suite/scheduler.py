@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dicerl.envs import trust
 from dicerl.errors import DicerlError
 from dicerl.records.run import in_use
 from dicerl.runtime import machine
@@ -48,6 +49,7 @@ class Scheduler:
         self._running: list[Job] = []
         self._attempts: dict[str, int] = {}
         self.stops = 0  # signals received
+        self.signal = 0  # the number of the first
 
     def run(self) -> bool:
         """Run until every run has finished or failed: True. False if a signal ended it earlier."""
@@ -122,6 +124,8 @@ class Scheduler:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
+                # whoever started the suite named the game, or trusts its file
+                env={**os.environ, trust.VARIABLE: trust.listed_with(trust.module_of(run.game))},
             )
 
     def _ended(self, job: Job) -> None:
@@ -156,6 +160,7 @@ class Scheduler:
     def _signals(self) -> Iterator[None]:
         def handle(number: int, frame: Any) -> None:
             self.stops += 1
+            self.signal = self.signal or number
 
         before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
         try:

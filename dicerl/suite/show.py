@@ -11,7 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from dicerl.errors import printable
 from dicerl.records.progress import duration, number
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
@@ -37,7 +39,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays, above the live table if there is one."""
-        self._console.print(line, markup=False, soft_wrap=True)
+        self._console.print(printable(line), markup=False, soft_wrap=True)
 
     def changed(self, run: SuiteRun) -> None:
         """Print what the new state of ``run`` means."""
@@ -103,7 +105,7 @@ def score_table(plan: Plan, caption: str = "") -> Table:
     progress.
     """
     table = Table(
-        title=f"{plan.directory}: evaluation return",
+        title=Text(printable(f"{plan.directory}: evaluation return")),
         title_justify="left",
         caption=caption or None,
         caption_justify="left",
@@ -114,7 +116,7 @@ def score_table(plan: Plan, caption: str = "") -> Table:
         table.add_column(variant, no_wrap=True)
     for game in plan.games:
         table.add_row(
-            game,
+            Text(printable(game)),
             *(
                 _cell([r for r in plan.runs if (r.game, r.variant) == (game, variant)])
                 for variant in plan.variants

@@ -4,13 +4,13 @@ to do.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from typing import Any
 
 from dicerl.config import fields_of, get
 from dicerl.errors import CheckpointError, DicerlError
+from dicerl.records import checkpoint, files
 from dicerl.records.run import Run
 from dicerl.scores.own import newest_evaluation
 from dicerl.suite.plan import SuiteRun
@@ -32,27 +32,27 @@ def look(run: SuiteRun) -> None:
     """Set frames, score, and whether the run is finished: its newest whole checkpoint has all the
     frames.
     """
-    run.frames = saved_frames(run)
-    if run.frames >= run.config.frames:
+    run.frames, complete = saved(run)
+    if complete:
         run.state, run.reason = "finished", ""
         evaluation = newest_evaluation(run.directory)
         run.score = None if evaluation is None else float(evaluation["mean_return"])
 
 
-def saved_frames(run: SuiteRun) -> int:
-    """Frames of the newest whole checkpoint; 0 if there is none."""
+def saved(run: SuiteRun) -> tuple[int, bool]:
+    """(frames of the newest whole checkpoint or 0, whether the run is complete)."""
     if not (run.directory / "config.json").is_file():
-        return 0
+        return 0, False
     try:
-        return Run(run.directory, run.config).newest_checkpoint().state.frames
+        state = Run(run.directory, run.config).newest_checkpoint().state
     except CheckpointError:
-        return 0
+        return 0, False
+    return state.frames, state.complete(run.config)
 
 
 def has_checkpoint(run: SuiteRun) -> bool:
     """Whether there is a checkpoint to resume the run from."""
-    folder = run.directory / "checkpoints"
-    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+    return bool(checkpoint.checkpoints_of(run.directory))
 
 
 def check(run: SuiteRun) -> None:
@@ -79,7 +79,11 @@ def make_room(run: SuiteRun) -> None:
     """
     if not run.directory.exists() or has_checkpoint(run):
         return
-    foreign = sorted(p.name for p in run.directory.iterdir() if p.name not in WRITTEN)
+    foreign = sorted(
+        p.name
+        for p in run.directory.iterdir()
+        if p.name not in WRITTEN and not p.match("bad_batch-*.safetensors")
+    )
     if foreign:
         raise DicerlError(
             f"{run.directory} holds {foreign[0]}, which no run wrote; move it away or name another"
@@ -91,20 +95,24 @@ def make_room(run: SuiteRun) -> None:
 def now(run: SuiteRun) -> dict[str, Any]:
     """The newest metrics line of a running run: frames, recent_return, ..."""
     try:
-        with (run.directory / "metrics.jsonl").open("rb") as file:
+        with files.open_regular(run.directory / "metrics.jsonl") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().splitlines()
     except OSError:
         return {}
     for raw in reversed(lines):
         try:
-            line = json.loads(raw)
+            line = files.parse_json(raw)
         except ValueError:
             continue
         # an evaluation's frames are those at its beginning, some lines before
-        if isinstance(line, dict) and "frames" in line and line.get("kind") != "evaluation":
+        if isinstance(line, dict) and line.get("kind") != "evaluation" and _is_count(line):
             return line
     return {}
+
+
+def _is_count(line: dict[str, Any]) -> bool:
+    return type(line.get("frames")) is int and line["frames"] >= 0
 
 
 def last_words(run: SuiteRun) -> str:

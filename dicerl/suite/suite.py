@@ -52,6 +52,7 @@ def run_suite(plan: Plan, quiet: bool = True) -> tuple[dict[str, Any], bool]:
             complete = scheduler.run()
         finally:
             progress.close()
+        plan.signal = scheduler.signal
         found = results.results(plan)
         results.write(found, path)
     return found, complete
