@@ -137,6 +137,6 @@ def test_the_policy_does_not_notice_a_new_unit():
     size = learner.network.return_size[0].clone()
     batch["reward"] *= 5
     with torch.no_grad():
-        learner.model.follow_returns(learner.weights, learner.model.window_returns(batch))
+        learner.model.follow_returns(learner.weights, *learner.model.window_returns(batch))
     ratio = (size / learner.network.return_size[0]).sqrt()
     torch.testing.assert_close(learner.network.advantage_scale, scale * ratio)

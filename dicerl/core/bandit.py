@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dicerl.core.record import Baseline, Record
+from dicerl.core.record import Baseline, Record, finite
 
 Floats = NDArray[np.float64]
 MAX_X = math.log(51.0)
 MODES = ("argmax", "random")
+# of a bandit that a config or a checkpoint asks for: its tables grow with the square
+MOST_TILES = 500
 
 
 def inv_temperature_from_x(x: Any) -> Any:
@@ -294,30 +296,40 @@ class BanditVote:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the vote that gave ``state``."""
-        common = {k: state[k] for k in ("left", "right", "accuracy", "num_candidates", "ucb_scale")}
+        common = {
+            k: finite(state[k])
+            for k in ("left", "right", "accuracy", "num_candidates", "ucb_scale")
+        }
+        common["num_candidates"] = int(common["num_candidates"])
         bandits = []
         for saved in state["bandits"]:
-            drawn = {k: saved[k] for k in ("mode", "width", "learning_rate")}
-            bandit = Bandit(**drawn, **common)
-            if (
-                len(saved["weights"]) != bandit.num_tiles
-                or len(saved["counts"]) != bandit.num_tiles
-            ):
+            drawn = {k: finite(saved[k]) for k in ("width", "learning_rate")}
+            sizes = {len(saved["weights"]), len(saved["counts"])}
+            tiles = (common["right"] - common["left"]) / common["accuracy"]
+            # before it is made: its tables have the square of so many entries
+            if sizes != {math.floor(tiles + 1e-9)} or tiles > MOST_TILES + 1:
                 raise ValueError(
                     f"a saved bandit has {len(saved['weights'])} weights; its range asks for"
-                    f" {bandit.num_tiles}"
+                    f" {tiles:.0f}"
                 )
-            bandit.weights[:] = saved["weights"]
-            bandit.counts[:] = saved["counts"]
+            bandit = Bandit(saved["mode"], **drawn, **common)
+            bandit.weights[:] = [finite(w) for w in saved["weights"]]
+            bandit.counts[:] = [finite(n, 0) for n in saved["counts"]]
             bandits.append(bandit)
+        if not bandits:
+            raise ValueError("a saved vote has no bandits")
         self.bandits = bandits
         self._stack()
         # missing in states from before there were a baseline and a record
-        self.min_visits = state.get("min_visits", 1)
+        self.min_visits = finite(state.get("min_visits", 1), 0)
         saved_baseline = state.get("baseline")
-        self._baseline = None if saved_baseline is None else Baseline(**saved_baseline)
+        self._baseline = (
+            None if saved_baseline is None else Baseline.from_state_dict(saved_baseline)
+        )
         saved_record = state.get("record")
         self._record = None if saved_record is None else Record.from_state_dict(saved_record)
+        if self._record is not None and len(self._record.number) != self.bandits[0].num_tiles:
+            raise ValueError("a saved record has another number of tiles than its bandits")
         self._rng.bit_generator.state = state["rng"]
 
 

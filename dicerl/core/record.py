@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 WIDTH = 3.0  # tiles: deviation of the window in which a Record averages
 FRACTION = 8  # of all episodes, what a Record remembers at least: 1 / this
+LARGEST = 1e300  # of a saved number
 MEMORY = 50  # episodes, at most, of a Record's own baseline: returns grow as the agent learns
+
+
+def finite(value: Any, least: float = -math.inf) -> Any:
+    """A saved number: ``value`` if it is one, finite and at least ``least``; else a ValueError."""
+    if type(value) not in (int, float) or not max(least, -LARGEST) <= value <= LARGEST:
+        raise ValueError(f"a saved number is {str(value)[:40]!r}")
+    return value
 
 
 @dataclass
@@ -33,6 +41,12 @@ class Baseline:
     mean: float = 0.0
     drift: float = 0.0
     seen: int = 0
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> Baseline:
+        """The baseline that gave ``state``."""
+        least = {"memory": 1, "seen": 0}
+        return cls(**{name: finite(state[name], least.get(name, -math.inf)) for name in state})
 
     def remove(self, g: float) -> float:
         """Learn from the return ``g``; return what is left of it."""
@@ -103,8 +117,9 @@ class Record:
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Record:
         """The record that gave ``state``."""
-        record = cls(len(state["number"]), state["memory"])
-        record.number[:], record.sum[:] = state["number"], state["sum"]
-        record.square = state["square"]
-        record._baseline = Baseline(**state["baseline"])
+        record = cls(len(state["number"]), finite(state["memory"], 1))
+        record.number[:] = [finite(x, 0) for x in state["number"]]
+        record.sum[:] = [finite(x) for x in state["sum"]]
+        record.square = finite(state["square"], 0)
+        record._baseline = Baseline.from_state_dict(state["baseline"])
         return record
