@@ -3,17 +3,30 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the names below, for editors and type checkers
-    from dicerl.api import Agent, load_agent, resume, train
+    from dicerl.agent.agent import Agent
+    from dicerl.api import load_agent, resume, train
     from dicerl.config import Config
     from dicerl.config.presets import preset
     from dicerl.errors import DicerlError
+    from dicerl.records.callbacks import Callback
     from dicerl.records.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Config", "DicerlError", "Run", "load_agent", "preset", "resume", "train"]
+__all__ = [
+    "Agent",
+    "Callback",
+    "Config",
+    "DicerlError",
+    "Run",
+    "load_agent",
+    "preset",
+    "resume",
+    "train",
+]
 
 _HOME = {
-    "Agent": "api",
+    "Agent": "agent.agent",
+    "Callback": "records.callbacks",
     "Config": "config",
     "DicerlError": "errors",
     "Run": "records.run",

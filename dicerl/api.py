@@ -1,50 +1,121 @@
-"""The Python API: ``train(config)``, ``resume(run)``, ``load_agent(run)``."""
+"""The Python API: ``train("CartPole-v1")``, ``resume(run)``, ``load_agent(run)``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from dicerl.agent.actor_critic import ActorCritic, sample
-from dicerl.agent.behaviour import Behaviours, Region
-from dicerl.agent.networks import Network
-from dicerl.config import Config, validate
-from dicerl.core.family import NUMBERS
-from dicerl.envs import MakeEnv, callable_id, env_spec
-from dicerl.errors import CheckpointError, DicerlError
+from dicerl.agent.actor_critic import ActorCritic
+from dicerl.agent.agent import Agent
+from dicerl.agent.behaviour import Behaviours
+from dicerl.config import Config, presets, validate
+from dicerl.config.resuming import changed, keeps_serial_state
+from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec, preset_for
+from dicerl.envs.trust import require
+from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.records import checkpoint
+from dicerl.records.callbacks import Callback, configured
+from dicerl.records.checkpoint import fitting
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime import precision
 from dicerl.runtime.base import OnBatch
 from dicerl.runtime.launch import run_to_end
-from dicerl.runtime.setup import build_model, plan, prepare_model
+from dicerl.runtime.setup import build_model, load_network, plan, prepare_model
+
+Stop = Callable[[], bool]  # whether a run is to stop
 
 
 def train(
-    config: Config,
+    config: Config | str | MakeEnv,
     make_env: MakeEnv | None = None,
     *,
     quiet: bool = False,
     on_batch: OnBatch | None = None,
+    stop: Stop = lambda: False,
+    callbacks: Sequence[Callback] = (),
+    preset: str | None = None,
+    variant: str | None = None,
+    **changes: Any,
 ) -> Run:
     """Train a new run to its end or until Ctrl-C; return it, with its directory and a summary.
 
+    ``config`` is a Config, or only an environment's id (``train("CartPole-v1")``) or a callable
+    that makes one: then ``preset`` (default: the one that fits it) and ``variant`` may be named.
+    ``changes`` are fields, as for ``Config.replace``: ``frames=500``, ``loss__q=1``.
+
     ``make_env`` makes one environment and overrides ``config.env.id``. ``on_batch(learner, batch)``
     is called with every batch before it is trained, in the process of the learner that trains it.
+    ``stop()`` is asked often: True ends the run with a checkpoint, as Ctrl-C does, which only
+    reaches a run in the main thread. ``callbacks`` are called at the run's moments, here, in this
+    process (records/callbacks.py).
     """
-    config = validate(config)
+    if callable(config):
+        make_env = config
+        config = callable_id(make_env)
+    config = validate(_chosen(config, preset, variant, changes))
     if make_env is not None:
         config = config.replace(**{"env.id": callable_id(make_env)})
     spec = env_spec(config, make_env)
     machine = plan(config, spec)
     config = precision.resolved(config, spec, machine.runtime, machine.device)
-    model = prepare_model(config, spec, make_env)
-    run = Run.create(config)
-    return run_to_end(run, spec, machine, model, make_env, quiet=quiet, on_batch=on_batch)
+    go = partial(
+        run_to_end,
+        quiet=quiet,
+        on_batch=on_batch,
+        stop_when=stop,
+        callbacks=[*callbacks, *configured(config)],  # or a package for them is missing
+    )
+    model, vote = _beginning(config, spec, make_env)
+    return go(Run.create(config), spec, machine, model, make_env, vote=vote)
+
+
+def _beginning(
+    config: Config, spec: EnvSpec, make_env: MakeEnv | None
+) -> tuple[ActorCritic, dict[str, Any] | None]:
+    """The model of a new run, and the state of the vote that it starts from, if any."""
+    if not config.init.run:
+        return prepare_model(config, spec, make_env), None
+    found, source = find_checkpoint(config.init.run)
+    model = build_model(config, spec)
+    try:
+        load_network(model.network, found.path)
+    except CheckpointError as error:
+        raise ConfigError(
+            "init.run", config.init.run, f"its network is another than this run's: {error}"
+        ) from None
+    if not config.init.vote:
+        return model, None
+    for section in ("behaviour", "bandit"):
+        if getattr(source.config, section) != getattr(config, section):
+            raise ConfigError(
+                "init.vote", True, f"the vote of {config.init.run} has other {section} fields"
+            )
+    return model, found.state.temperatures
+
+
+def _chosen(
+    config: Config | str, name: str | None, variant: str | None, changes: dict[str, Any]
+) -> Config:
+    """The config that ``train`` was given, or that of an environment's id."""
+    if isinstance(config, str):
+        name, variant = presets.split(name, variant or "dice")
+        return presets.preset(name or preset_for(config), variant, **{"env.id": config, **changes})
+    if not isinstance(config, Config):
+        raise DicerlError(
+            f"train was given {type(config).__name__}; it must be an environment's id"
+            " ('CartPole-v1'), a Config (dicerl.preset(...)), or a callable that makes an"
+            " environment"
+        )
+    for field, value in (("preset", name), ("variant", variant)):
+        if value is not None:
+            raise ConfigError(
+                field, value, f"a Config has its own; name it there: dicerl.preset({field}=...)"
+            )
+    return config.replace(**changes)
 
 
 def resume(
@@ -53,21 +124,42 @@ def resume(
     *,
     quiet: bool = False,
     on_batch: OnBatch | None = None,
+    stop: Stop = lambda: False,
+    callbacks: Sequence[Callback] = (),
+    changes: Mapping[str, Any] | None = None,
+    trust: bool = False,
 ) -> Run:
     """Continue a run from its newest intact checkpoint; return it as ``train`` does.
 
     A run that ended before its first checkpoint starts from the beginning. A run that was trained
-    with ``make_env`` needs it again.
+    with ``make_env`` needs it again. ``changes`` are other values for some fields of its config, by
+    dotted name: {"frames": 2_000_000, "optimizer.learning_rate": 1e-4}; what a checkpoint depends
+    on is refused. ``trust`` allows to import a module that its config.json names.
     """
     run = Run.open(run_dir)
+    if make_env is None:
+        require(run.config.env.id, run.directory / "config.json", trust)
+    config, differing = changed(run.config, changes or {})
+    run.config = config
     spec = env_spec(run.config, make_env)
     machine = plan(run.config, spec)
+    go = partial(
+        run_to_end,
+        quiet=quiet,
+        on_batch=on_batch,
+        stop_when=stop,
+        callbacks=[*callbacks, *configured(config)],
+    )
     run.lock()
     progress = Progress("", quiet)
+    if differing:
+        run.write_config()
+        for name, how in differing.items():
+            progress.say(f"changed: {name} {how}")
     if not checkpoint.checkpoints_of(run.directory):
         progress.say(f"{run.directory} has no checkpoint yet; starting from the beginning")
-        model = prepare_model(run.config, spec, make_env)
-        return run_to_end(run, spec, machine, model, make_env, quiet=quiet, on_batch=on_batch)
+        model, vote = _beginning(run.config, spec, make_env)
+        return go(run, spec, machine, model, make_env, vote=vote)
     damaged: list[str] = []
 
     def passed_over(line: str) -> None:
@@ -75,123 +167,50 @@ def resume(
         progress.say(line)
 
     start = run.newest_checkpoint(passed_over)
+    if differing:
+        serial = start.state.serial if keeps_serial_state(differing) else None
+        start = start._replace(state=replace(start.state, serial=serial, config_hash=config.hash()))
+    checkpoint.set_aside_after(start.path)
     model = build_model(run.config, spec)
     load_network(model.network, start.path)
-    return run_to_end(
-        run, spec, machine, model, make_env, start, quiet=quiet, on_batch=on_batch, damaged=damaged
-    )
+    return go(run, spec, machine, model, make_env, start, damaged=damaged)
 
 
-def load_network(network: Network, path: Path) -> None:
-    """Load the model tensors of the checkpoint in the folder ``path`` into ``network``."""
-    try:
-        network.load_state_dict(checkpoint.read_tensors(path, "model"))
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{path} does not fit its run's network: {str(error).splitlines()[-1].strip()}"
-        ) from None
-
-
-class Agent:
-    """A trained network that acts, with behaviours from ``region`` (in x)."""
-
-    def __init__(self, model: ActorCritic, region: Region, seed: int = 0) -> None:
-        self.config, self.spec, self.model, self.region = model.config, model.spec, model, region
-        model.network.eval()
-        self._rng = np.random.default_rng(seed)
-        self._behaviour = np.zeros((0, len(region)), np.float32)  # [N, numbers], current episodes
-
-    @property
-    def network(self) -> Network:
-        """The model's network, with the weights of the checkpoint."""
-        return self.model.network
-
-    def initial_state(self, batch: int = 1) -> torch.Tensor:
-        """The recurrent state at the start of ``batch`` episodes.    [2, batch, H]"""
-        return self.model.initial_state(batch)
-
-    def act(
-        self,
-        observation: np.ndarray,
-        state: torch.Tensor | None = None,
-        inv_temperature: float | np.ndarray | None = None,
-        *,
-        greedy: bool = False,
-    ) -> tuple[Any, torch.Tensor]:
-        """Choose the action for one observation, or actions [N] for a batch [N, ...]; return
-        (action, next state).
-
-        Start an episode with ``state=None``: unless ``inv_temperature`` is given, its tau is then
-        drawn from the bandits' best region and kept for the episode. ``greedy`` takes A's best
-        action instead of sampling.
-        """
-        single = np.ndim(observation) == len(self.spec.observation_shape)
-        batch = np.ascontiguousarray(observation, self.spec.observation_dtype)
-        batch = batch[None] if single else batch
-        if batch.shape[1:] != self.spec.observation_shape:
-            raise DicerlError(
-                f"an observation has shape {np.shape(observation)}; {self.spec.name} gives"
-                f" {self.spec.observation_shape}"
-            )
-        if self.config.network.last_action_reward:
-            raise DicerlError(
-                "this network also takes the last action and reward, which act is not given; call"
-                " model.step"
-            )
-        n = len(batch)
-        nothing = np.zeros(n, np.float32)
-        step = self.model.step(
-            batch,
-            self.initial_state(n) if state is None else state,
-            nothing,
-            nothing,
-            self._choose(n, state is None, inv_temperature, greedy),
-        )
-        chosen = step.greedy() if greedy else sample(step.log_pi, self._rng)
-        action = chosen + self.spec.first_action
-        return (int(action[0]) if single else action), step.state
-
-    def _choose(
-        self, n: int, begins: bool, inv_temperature: float | np.ndarray | None, greedy: bool
-    ) -> np.ndarray:
-        """The behaviours of n episodes.    [n, numbers]"""
-        if inv_temperature is not None:
-            if NUMBERS[self.config.behaviour.family] != ("inv_temperature",):
-                raise DicerlError(
-                    f"inv_temperature is {inv_temperature}, but this agent's family is"
-                    f" {self.config.behaviour.family}; leave it out"
-                )
-            given = np.broadcast_to(np.asarray(inv_temperature, np.float32), (n,))[:, None].copy()
-            if not np.isfinite(given).all() or (given < 0).any():
-                raise DicerlError(
-                    f"inv_temperature is {inv_temperature}; it must be 0 or more, and finite"
-                )
-            return given
-        if greedy:  # a conditioned network gets the middle of the best region as its input
-            middle = [((low + high) / 2,) * 2 for low, high in self.region]
-            return self.model.draw(middle, np.random.default_rng(0), n)
-        if begins or len(self._behaviour) != n:
-            self._behaviour = self.model.draw(self.region, self._rng, n)
-        return self._behaviour
-
-
-def load_agent(run_or_checkpoint: Run | str | Path, make_env: MakeEnv | None = None) -> Agent:
-    """Load the agent of a run's newest checkpoint, or of one checkpoint
-    (``runs/x/checkpoints/1000``, ``runs/x/best/1000``). A run that was trained with ``make_env``
-    needs it again.
-    """
-    if isinstance(run_or_checkpoint, Run):
-        run_or_checkpoint = run_or_checkpoint.directory
+def find_checkpoint(run_or_checkpoint: str | Path) -> tuple[checkpoint.Checkpoint, Run]:
+    """A run's newest checkpoint, or the one that is named, and its run."""
     path = Path(run_or_checkpoint)
     if path.parent.name in ("checkpoints", "best"):
         run = Run.open(path.parent.parent)
-        found = checkpoint.Checkpoint(path, checkpoint.read_state(path))
-    else:
-        run = Run.open(path)
-        found = run.newest_checkpoint()
-    model = build_model(run.config, env_spec(run.config, make_env))
+        return checkpoint.Checkpoint(path, checkpoint.read_state(path)), run
+    run = Run.open(path)
+    return run.newest_checkpoint(), run
+
+
+def load_agent(
+    run_or_checkpoint: Run | str | Path,
+    make_env: MakeEnv | None = None,
+    *,
+    checkpoint: str = "newest",
+    seed: int = 0,
+    trust: bool = False,
+) -> Agent:
+    """Load the agent of a run's newest checkpoint, of its ``best`` or of another one, by its number
+    of updates; or of a checkpoint's own folder (``runs/x/checkpoints/1000``, ``runs/x/best/1000``).
+    ``seed`` is for the temperatures and actions it draws. A run that was trained with ``make_env``
+    needs it again. ``trust`` allows to import a module that its config.json names.
+    """
+    if isinstance(run_or_checkpoint, Run):
+        run_or_checkpoint = run_or_checkpoint.directory
+    if checkpoint != "newest":
+        run_or_checkpoint = Run.open(run_or_checkpoint).checkpoint(checkpoint)
+    found, run = find_checkpoint(run_or_checkpoint)
+    config = run.config
+    if make_env is None:
+        require(config.env.id, run.directory / "config.json", trust)
+    model = build_model(config, env_spec(config, make_env))
     load_network(model.network, found.path)
     votes = found.state.temperatures
-    behaviours = Behaviours(run.config, len(votes["votes"]))
-    behaviours.load_state_dict(votes)
-    return Agent(model, behaviours.evaluation_region())
+    with fitting(found.path):
+        behaviours = Behaviours(config, len(votes["votes"]))
+        behaviours.load_state_dict(votes)
+    return Agent(model, behaviours.evaluation_region(), seed)

@@ -3,6 +3,7 @@ import shutil
 import time
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import dicerl
@@ -13,6 +14,11 @@ from dicerl.records import checkpoint
 pytest.register_assert_rewrite("books", "faults", "probe", "recorded", "runs", "serial_runs")
 
 from runs import TINY, debug, trained_runs  # noqa: E402
+
+# HYPOTHESIS_PROFILE=soak for many examples of what test_bad_input.py invents
+hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("soak", max_examples=10_000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Several tests run at a time: threads that wait busily would take the core of another.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

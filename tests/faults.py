@@ -137,7 +137,12 @@ class Life:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env={**os.environ, "FAULTS": str(directory), "PYTHONPATH": path},
+                env={
+                    **os.environ,
+                    "FAULTS": str(directory),
+                    "PYTHONPATH": path,
+                    "DICERL_TRUST": "faulty",
+                },
             )
         STARTED.append(process)
         return cls(process, directory, run or directory / "run", "--quiet" in args)
@@ -307,4 +312,5 @@ def use_faulty_environments(directory, monkeypatch):
     (directory / "faulty.py").write_text(textwrap.dedent(ENVIRONMENTS))
     monkeypatch.syspath_prepend(str(directory))
     monkeypatch.setenv("FAULTS", str(directory))
+    monkeypatch.setenv("DICERL_TRUST", "faulty")
     monkeypatch.chdir(directory)

@@ -172,18 +172,28 @@ class Recorder:
                 raise TimeoutError(f"{self.players} processes should have stepped environments")
             time.sleep(0.02)
         self.players = 0
-        path = self.directory / f"{learner.updates:06d}"
-        np.save(path.with_suffix(".npy"), flat_state(learner.model).numpy())
-        np.savez(path.with_suffix(".npz"), updates=learner.updates, **batch)
+        name = f"{learner.updates:06d}"
+        np.save(self.directory / f"{name}.npy", flat_state(learner.model).numpy())
+        np.savez(self.directory / f"{name}-{os.getpid()}.npz", updates=learner.updates, **batch)
 
 
 def load_batches(directory: Path) -> list[dict[str, np.ndarray]]:
-    """Batches in the order of their updates."""
-    batches = []
+    """Batches in the order of their updates; the shares of learners that train together are side
+    by side.
+    """
+    batches: dict[str, dict[str, np.ndarray]] = {}
     for path in sorted(directory.glob("*.npz")):
         with np.load(path) as file:
-            batches.append({n: file[n] for n in file.files})
-    return batches
+            share = {n: file[n] for n in file.files}
+        update = path.stem.split("-")[0]
+        if update in batches:
+            per_step = {n for n, x in share.items() if x.shape[:1] == share["valid"].shape[:1]}
+            for name in share.keys() - {"updates"}:
+                both = [batches[update][name], share[name]]
+                batches[update][name] = np.concatenate(both, 1 if name in per_step else 0)
+        else:
+            batches[update] = share
+    return list(batches.values())
 
 
 def load_parameters(directory: Path) -> dict[int, torch.Tensor]:

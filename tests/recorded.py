@@ -62,6 +62,8 @@ RUNS = {
     },
 }
 RUNS["ray"] = RUNS["process"] | {"runtime.kind": "ray", "ray.cpus_per_actor": 0.5}
+# each actor sends to a learner of its own; both train every batch
+RUNS["ray-together"] = RUNS["ray"] | {"runtime.num_learners": 2, "frames": 600}
 
 
 def record(folder, players=0, make_env=None, **changes):

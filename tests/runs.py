@@ -147,7 +147,7 @@ def finish(run: SuiteRun, score: float, frames: int | None = None) -> None:
     """Leave the run on disk as training does at its end (or at ``frames``)."""
     Run.create(run.config).unlock()
     frames = run.config.frames if frames is None else frames
-    state_then = RunState(frames=frames, updates=frames // 10)
+    state_then = RunState(frames=frames, updates=frames // 10, evaluated_at=frames)
     checkpoint.save(run.directory, {}, state_then)
     (run.directory / "evaluations.jsonl").write_text(
         json.dumps({"kind": "evaluation", "frames": frames, "mean_return": score}) + "\n"

@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import dicerl
+from dicerl.envs.toy import Catch
 from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
@@ -99,6 +100,47 @@ def test_train_returns_the_run_and_its_summary(run):
     ]
     assert run.newest_checkpoint().state.updates == run.summary["updates"]
     assert dicerl.Run.open(run.directory).config == run.config
+
+
+def test_train_takes_the_name_of_an_environment(tmp_path, monkeypatch):
+    """The shortest way in: the preset that fits, and fields by keyword."""
+    monkeypatch.chdir(tmp_path)
+    run = dicerl.train("CartPole-v1", frames=400, tensorboard=False, quiet=True)
+    assert run.directory.name == "CartPole_v1-dice-0"
+    config = run.config.replace(runtime__precision="auto")
+    expected = {"env.id": "CartPole-v1", "frames": 400, "tensorboard": False}
+    assert config == dicerl.preset("classic", **expected)
+    assert run.summary["complete"]
+    short = {"frames": 100, "tensorboard": False, "quiet": True, "evaluation__every": 0}
+    run = dicerl.train("CartPole-v1", preset="debug", variant="baseline", seed=3, **short)
+    assert run.config.preset == "debug"
+    assert run.config.variant == "baseline"
+    assert run.config.behaviour.source == "fixed"
+    assert run.directory.name == "CartPole_v1-baseline-3"
+    run = dicerl.train(Catch, preset="debug", **short)
+    assert run.config.env.id == "<Catch>"
+    assert dicerl.load_agent(run, make_env=Catch).spec.name == "Catch"
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "message"),
+    [
+        # no environment is none, not pong
+        (dicerl.preset("classic", frames=500), {}, "env.id is ''; no environment was chosen"),
+        ("", {}, "env.id is ''; no environment was chosen"),
+        ("CartPole-v1", {"frame": 5}, "'frame'; no such field; did you mean frames?"),
+        ("CartPole-v1", {"preset": "clasic"}, "did you mean classic?"),
+        (dicerl.preset("debug"), {"variant": "baseline"}, "variant is 'baseline'; a Config has"),
+        (Catch(), {}, "train was given Catch; it must be an environment's id"),
+        ({"env": {"id": "pong"}}, {}, "train was given dict; it must be"),
+    ],
+)
+def test_train_refuses_what_is_not_clear(tmp_path, monkeypatch, config, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DicerlError) as caught:
+        dicerl.train(config, **arguments)
+    assert message in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_train_refuses_a_bad_config_before_it_makes_anything(tmp_path):
@@ -218,7 +260,7 @@ def test_load_agent_of_a_model_from_another_network(run, copy):
     config = json.loads((copy / "config.json").read_text())
     config["network"]["hidden"] = 48
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="does not fit its run's network") as caught:
+    with pytest.raises(CheckpointError, match="does not fit its run") as caught:
         dicerl.load_agent(copy)
     assert len(str(caught.value).splitlines()) == 1
 

@@ -1,5 +1,7 @@
 """runtime/children.py: whether a child owes a message, and for how long one waits for it."""
 
+from collections import deque
+
 import pytest
 
 from dicerl.runtime import children
@@ -16,7 +18,7 @@ def test_an_actor_owes_a_sign_of_life_unless_it_waits_for_slots():
 def test_a_learner_owes_an_answer_to_every_batch_and_request():
     learner = LearnerChild()
     assert not learner.owes()
-    assert LearnerChild(ahead=1).owes()
+    assert LearnerChild(batches=deque([[3, 4]])).owes()
     assert LearnerChild(asked=1).owes()
 
 

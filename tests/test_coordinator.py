@@ -4,19 +4,22 @@ checkpoint holds. That actors get what was drawn for them is in test_pipeline.py
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
+from dicerl.errors import Diverged
 from dicerl.parts.actor import Episode
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.records.state import RunState
-from dicerl.runtime.coordinator import RECENT, Coordinator
+from dicerl.runtime.coordinator import BAD_IN_A_ROW, RECENT, Coordinator
 from dicerl.runtime.setup import plan
 
 SPEC = EnvSpec("test", (4,), np.dtype(np.float32), 3, action_repeat=4)
@@ -65,6 +68,37 @@ def lines(coordinator, kind):
     coordinator.metrics.sync()  # writes what waits
     every = read_lines(coordinator.run.directory / "metrics.jsonl")
     return [line for line in every if line["kind"] == kind]
+
+
+def test_updates_that_were_skipped_are_counted_and_a_few_of_their_batches_kept(make):
+    coordinator = make()
+    batch = {"reward": np.full((3, 2), np.nan, np.float32), "valid": np.ones((3, 2), np.bool_)}
+    for update in (10, 12, 14, 16):
+        coordinator.skipped(update, math.nan, 1.5, batch)
+    coordinator.skipped(20, 1.0, math.inf, None)
+    assert coordinator.updates_skipped == 5
+    events = lines(coordinator, "event")[1:]
+    assert [line["event"] for line in events] == ["update_skipped"] * 5
+    assert events[0]["reason"] == "loss nan, gradient norm 1.5"
+    files = [f"bad_batch-{update}.safetensors" for update in (10, 12, 14)]
+    assert [line["batch"] for line in events] == [*files, None, None]
+    assert sorted(path.name for path in coordinator.run.directory.glob("bad_*")) == files
+    kept = safetensors.numpy.load_file(coordinator.run.directory / files[0])
+    assert np.isnan(kept["reward"]).all()
+    assert coordinator.synced_state(0, 0).skipped == 5
+
+
+def test_too_many_skipped_in_a_row_are_too_many(make):
+    """In whichever order learners report them."""
+    coordinator = make()
+    row = [*range(30, 30 + BAD_IN_A_ROW - 1)]
+    row = row[::2] + row[1::2]
+    for update in (29 - BAD_IN_A_ROW, 28, *row):
+        coordinator.skipped(update, math.nan, math.nan, None)
+    assert len(lines(coordinator, "event")) < 2 + len(row)  # not one for each of a row
+    with pytest.raises(Diverged, match=r"10 updates in a row .*\(update 39: loss nan") as caught:
+        coordinator.skipped(30 + BAD_IN_A_ROW - 1, math.nan, math.nan, None)
+    assert caught.value.since == 30
 
 
 def test_frames_are_steps_times_the_action_repeat_and_end_the_run(make):

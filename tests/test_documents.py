@@ -3,7 +3,11 @@ run header, links.
 """
 
 import ast
+import contextlib
+import importlib.metadata
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -19,7 +23,7 @@ from dicerl.runtime.setup import plan
 ROOT = Path(__file__).parent.parent
 PAGES = [
     *sorted(ROOT.glob("docs/*.md")),
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     ROOT / "benchmarks/README.md",
 ]
 ids = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -208,3 +212,35 @@ def test_the_readme_s_variants_and_presets_exist():
     assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(PRESETS)
     words = {16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "twenty"}
     assert f"`dicerl variants` lists all {words[len(VARIANTS)]}" in text
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+def test_make_takes_torch_from_the_index_that_is_named():
+    def torch_is_installed_with(*arguments):
+        command = ["make", "--dry-run", "--always-make", "train", *arguments]
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in said.splitlines() if line.endswith(" torch")]
+        return line
+
+    assert "index" not in torch_is_installed_with()
+    assert "--index-url file:///wheels torch" in torch_is_installed_with(
+        "TORCH_INDEX=file:///wheels"
+    )
+
+
+def test_the_licences_are_those_of_what_is_installed(monkeypatch):
+    """Those of the extra `bench` need not be."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import licences
+
+    text = (ROOT / "docs/licences.md").read_text()
+    rows = dict(re.findall(r"^\| ([\w.-]+) \| (.+) \|$", text, re.M))
+    assert list(rows)[2:] == licences.pinned()  # after the head
+    compared = 0
+    for package in licences.pinned():
+        assert licences.is_free(rows[package]) or package in licences.LOOKED_AT, package
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            assert licences.licence(package) == rows[package], package
+            compared += 1
+    assert compared > 30
+    assert not licences.is_free("GPL-3.0-only AND MIT")

@@ -244,21 +244,21 @@ def test_a_killed_learner_ends_the_run_quickly_with_its_name_and_the_signal(stor
 
 
 def test_ctrl_c_stops_with_a_checkpoint(story):
-    check_clean_stop(story["interrupted"])
+    check_clean_stop(story["interrupted"], 130)
 
 
 def test_sigterm_to_everybody_stops_with_a_checkpoint(story):
-    check_clean_stop(story["terminated"])
+    check_clean_stop(story["terminated"], 143)
 
 
-@pytest.mark.parametrize("name", ["interrupted", "terminated"])
-def test_the_serial_runtime_stops_with_a_checkpoint(serial_story, name):
-    check_clean_stop(serial_story[name])
+@pytest.mark.parametrize(("name", "code"), [("interrupted", 130), ("terminated", 143)])
+def test_the_serial_runtime_stops_with_a_checkpoint(serial_story, name, code):
+    check_clean_stop(serial_story[name], code)
 
 
-def check_clean_stop(life):
+def check_clean_stop(life, code):
     err = life.saw["err"]
-    assert life.code == 0, err
+    assert life.code == code, err  # 128 and the signal's number, as shells expect
     assert life.leftover == {}
     assert "Traceback" not in err
     assert err.count("stopping after a checkpoint") == 1

@@ -112,3 +112,22 @@ def test_long_time_slices_are_requested_and_nothing_else_is_changed():
     listens = tuple(map(int, re.match(r"(\d+)\.(\d+)", platform.release()).groups())) >= (6, 12)
     assert done.stdout.split()[:3] == ["True", "3", "3"], done.stderr
     assert not listens or done.stdout.split()[3] == "True"
+
+
+@linux
+def test_more_files_may_be_opened_up_to_the_hard_limit():
+    """In a process of its own."""
+    code = """
+import resource
+from dicerl.runtime.machine import allow_open_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, 100))
+print(allow_open_files(10), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+print(allow_open_files(50) >= 50, resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 60)
+print(allow_open_files(500) < 100, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second, third = (line.split() for line in done.stdout.splitlines())
+    assert int(first[0]) < 30
+    assert first[1] == "30"  # enough as it was
+    assert second == ["True", "True"]
+    assert third == ["True", "100"]

@@ -14,6 +14,7 @@ import torch
 import probe
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError
+from dicerl.runtime import processes
 from dicerl.runtime.messages import Crashed, Ended, Failed
 from dicerl.runtime.processes import ROLES, ProcessTransport
 
@@ -116,7 +117,7 @@ def test_memory_is_shared_and_messages_go_both_ways(transport):
 def test_signals_of_the_terminal_are_for_the_supervisor_and_a_kill_is_reported(transport):
     child = transport.start("answers")
     messages(transport, 1)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(child.process.pid, number)
     child.send("still here")
     assert messages(transport, 1) == [(child, ("still here", False))]
@@ -124,6 +125,51 @@ def test_signals_of_the_terminal_are_for_the_supervisor_and_a_kill_is_reported(t
     assert messages(transport, 1) == [(child, Ended("was killed by SIGKILL"))]
     child.send("nobody reads this")  # and nothing is raised
     assert list(transport.receive(0.1)) == []
+
+
+def test_a_signal_without_a_name_is_reported_by_its_number(transport):
+    child = transport.start("answers")
+    messages(transport, 1)
+    os.kill(child.process.pid, signal.SIGRTMIN + 6)
+    number = int(signal.SIGRTMIN) + 6
+    assert messages(transport, 1) == [(child, Ended(f"was killed by signal {number}"))]
+
+
+def owns_a_process(channel, shared, seconds):
+    """A child with something to close, which takes a while."""
+    with subprocess.Popen(["sleep", "600"]) as owned:
+        try:
+            channel.send(owned.pid)
+            channel.receive()
+        finally:
+            time.sleep(seconds)
+            owned.kill()
+
+
+def test_a_child_that_is_asked_to_end_may_close_what_it_opened(transport, monkeypatch):
+    monkeypatch.setitem(ROLES, "owns_a_process", owns_a_process)
+    monkeypatch.setattr(processes, "CLOSING", 60.0)
+    child = transport.start("owns_a_process", 0.3)
+    ((_, owned),) = messages(transport, 1)
+    child.end()
+    child.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(owned, 0)
+
+
+def test_but_not_for_ever(transport, monkeypatch):
+    monkeypatch.setitem(ROLES, "owns_a_process", owns_a_process)
+    monkeypatch.setattr(processes, "CLOSING", 0.2)
+    child = transport.start("owns_a_process", 600)
+    ((_, owned),) = messages(transport, 1)
+    pid = child.process.pid
+    child.end()
+    began = time.monotonic()
+    child.kill()
+    assert time.monotonic() - began < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    os.kill(owned, signal.SIGKILL)
 
 
 def test_a_child_that_was_killed_on_purpose_says_nothing_more(transport):

@@ -20,7 +20,7 @@ import probe
 from dicerl.api import resume, train
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec
-from dicerl.errors import ConfigError, NoRoom
+from dicerl.errors import ConfigError, DicerlError, NoRoom
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.runtime import ray_cluster
@@ -217,6 +217,7 @@ def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
     life.find(trains, "it trains")
     os.killpg(life.process.pid, signal.SIGINT)
     life.end()
+    assert life.code == 130
     assert "to continue: dicerl resume" in life.err
     assert int(checkpoint.checkpoints_of(run)[-1].name) > 5
     assert not life.leftover
@@ -245,9 +246,23 @@ def test_an_address_where_nobody_answers(call, address):
 
 
 def test_auto_where_there_is_no_cluster(call, monkeypatch, tmp_path):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # another test's cluster may be named in /tmp
     said = refused(call, "--ray.address", "auto")
-    assert "ray.address is 'auto'; no cluster" in said
+    assert "ray.address is 'auto'; no cluster was started here" in said
+
+
+def test_a_run_joins_no_cluster_it_was_not_told_of(monkeypatch, tmp_path):
+    """Nor one that another run has started for itself: that ends with it."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
+    assert ray_cluster._address("") == "local"
+    assert ray_cluster._address("auto") == "127.0.0.1:6379"
+    assert ray_cluster._address("10.0.0.1:6379") == "10.0.0.1:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")  # as `ray job submit` does
+    assert ray_cluster._address("") == ray_cluster._address("auto") == "10.0.0.2:6379"
+    assert ray_cluster._address("10.0.0.1:6379") == "10.0.0.1:6379"
 
 
 def test_ray_that_is_not_installed(call, monkeypatch):
@@ -261,6 +276,32 @@ def test_more_cpus_than_any_node_has(call):
         assert "ray.cpus_per_actor is 1000.0; no node has as many CPUs free" in said
     finally:
         ray_cluster.disconnect()
+
+
+# --- several learners -----------------------------------------------------------------------------
+
+
+def kill_the_second(learner, batch):
+    if learner.updates == 12 and not learner.replicas.first:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_learner_that_loses_another_ends_the_run_so_that_it_can_be_resumed(tmp_path):
+    config = preset("debug", **COMMON).replace(
+        run_dir=str(tmp_path / "run"),
+        **{
+            "runtime.kind": "ray",
+            "runtime.num_learners": 2,
+            "runtime.num_actors": 1,
+            "ray.cpus_per_actor": 0.5,
+            "checkpoint.every": 100,
+        },
+    )
+    make_env = probe.MakeTraced(tmp_path)
+    with pytest.raises(DicerlError, match=r"the learner .* continue from update \d+ with"):
+        train(config, make_env, quiet=True, on_batch=kill_the_second)
+    ended = resume(tmp_path / "run", make_env, quiet=True, changes={"runtime.kind": "serial"})
+    assert ended.summary["complete"]
 
 
 # --- placement ------------------------------------------------------------------------------------
@@ -277,33 +318,42 @@ def test_the_learner_goes_to_a_gpu_or_to_most_cpus_and_not_to_the_head():
         node("l", 16),
         node("g", 2, gpus=1),
     )
-    assert ray_cluster.learner_node([head, small, large, gpu]) is gpu
-    assert ray_cluster.learner_node([head, small, large]) is large
-    assert ray_cluster.learner_node([head]) is head
+    assert ray_cluster.learner_nodes([head, small, large, gpu]) == [gpu]
+    assert ray_cluster.learner_nodes([head, small, large]) == [large]
+    assert ray_cluster.learner_nodes([head]) == [head]
+
+
+def test_several_learners_go_to_nodes_of_their_own_or_to_the_gpus_of_one():
+    small, large, gpus = node("s", 4), node("l", 16), node("g", 2, gpus=2)
+    assert ray_cluster.learner_nodes([small, large], 3) == [large, small, large]
+    assert ray_cluster.learner_nodes([small, gpus, large], 2, on_gpus=True) == [gpus, gpus]
+    reserved = ray_cluster.reserved_cpus([small, large], [large, small, large], True, 2, True, 1.0)
+    assert reserved == {"l": 4, "s": 2}
 
 
 def test_actors_go_where_the_fewest_are():
     learner, other = node("a", 4), node("b", 4)
     taken, places = {}, []
     for _ in range(4):
-        found = ray_cluster.actor_node([learner, other], learner, 2.0, 1.0, taken)
+        found = ray_cluster.actor_node([learner, other], {"a": 2.0}, 1.0, taken)
         taken[found.id] = taken.get(found.id, 0) + 1
         places.append(found.id)
     assert sorted(places) == ["a", "a", "b", "b"]
     full = [node("a", 4, free=2), node("b", 4, free=0.5)]
     with pytest.raises(NoRoom, match="no node of the cluster has 1 CPUs free"):
-        ray_cluster.actor_node(full, full[0], 2.0, 1.0, {})
+        ray_cluster.actor_node(full, {"a": 2.0}, 1.0, {})
 
 
 def test_one_actor_always_finds_a_place():
-    one = [node("h", 1, head=True)]
-    assert ray_cluster.reserved_cpus(one, True, 1, True, 1.0) == 0
-    assert ray_cluster.reserved_cpus([node("h", 2, head=True)], True, 1, True, 1.0) == 1
-    assert ray_cluster.reserved_cpus([node("h", 2, head=True)], True, 2, False, 1.0) == 0
-    two = [node("h", 1, head=True), node("a", 4), node("b", 2)]
-    assert ray_cluster.reserved_cpus(two, True, 4, False, 1.0) == 4  # actors go to b
-    busy = [node("a", 4), node("b", 2, free=0)]
-    assert ray_cluster.reserved_cpus(busy, True, 4, False, 1.0) == 3
+    def reserved(found, threads, small):
+        places = ray_cluster.learner_nodes(found)
+        return ray_cluster.reserved_cpus(found, places, True, threads, small, 1.0)
+
+    assert reserved([node("h", 1, head=True)], 1, True) == {"h": 0}
+    assert reserved([node("h", 2, head=True)], 1, True) == {"h": 1}
+    assert reserved([node("h", 2, head=True)], 2, False) == {"h": 0}
+    assert reserved([node("h", 1, head=True), node("a", 4), node("b", 2)], 4, False) == {"a": 4}
+    assert reserved([node("a", 4), node("b", 2, free=0)], 4, False) == {"a": 3}
 
 
 def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
@@ -317,7 +367,10 @@ def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
         plan(config.replace(**{"runtime.device": "cuda"}), spec)
     with pytest.raises(ConfigError, match=r"runtime\.device is 'nonsense'; it can be auto"):
         plan(config.replace(**{"runtime.device": "nonsense"}), spec)
-    with pytest.raises(ConfigError, match=r"runtime\.num_learners is 2"):
-        plan(config.replace(**{"runtime.num_learners": 2}), spec)
+    assert plan(config.replace(**{"runtime.num_learners": 2}), spec).num_learners == 2
+    with pytest.raises(ConfigError, match=r"num_learners is 33; .* it can be 0 to \d"):
+        plan(config.replace(**{"runtime.num_learners": 33}), spec)
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [node("w", 8), node("g", 8, gpus=1)])
     assert plan(config, spec).device.type == "cuda"
+    with pytest.raises(ConfigError, match=r"num_learners is 2; there are 1 GPUs"):
+        plan(config.replace(**{"runtime.num_learners": 2}), spec)

@@ -1,7 +1,9 @@
 """runtime/roles.py: behaviours that an actor requests ahead of need; how a role ends."""
 
+import threading
 from types import SimpleNamespace
 
+import cloudpickle
 import pytest
 
 from dicerl.errors import DicerlError
@@ -87,6 +89,15 @@ def test_a_role_that_raises_sends_the_reason_unless_its_channel_is_closed(error,
         assert "raise error" in message.traceback
         message = message._replace(traceback="")
     assert message == expected
+
+
+def test_a_callable_that_cannot_be_sent_is_named():
+    lock = threading.Lock()
+    assert cloudpickle.loads(roles.pickled("on_batch", None)) is None
+    with pytest.raises(
+        DicerlError, match=r"^make_env cannot be sent to another process: TypeError"
+    ):
+        roles.pickled("make_env", lambda: lock)
 
 
 class Recorder:

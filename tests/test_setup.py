@@ -25,6 +25,24 @@ from dicerl.runtime.setup import moments, plan
 SPEC = EnvSpec("test", (4, 6), np.dtype(np.uint8), 3)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "frames", "least"),
+    # 4 environments, 8 steps: 32 frames a round
+    [("serial", 33, 8), ("serial", 64, 8), ("process", 95, 8), ("process", 96, 12)],
+)
+def test_a_batch_must_be_filled_at_least_once(runtime, frames, least):
+    """A run of one batch more than there are sequences would play to its end and learn nothing."""
+    fields = {"runtime.kind": runtime, "frames": frames}
+    config = preset("debug", **fields)
+    plan(config.replace(**{"sequence.batch": least}), SPEC)
+    with pytest.raises(ConfigError) as caught:
+        plan(config.replace(**{"sequence.batch": least + 1}), SPEC)
+    assert caught.value.field == "sequence.batch"
+    assert f"give {least} sequences of 8 steps" in str(caught.value)
+    enough = int(str(caught.value).split()[-2].replace(",", ""))
+    plan(config.replace(**{"sequence.batch": least + 1, "frames": enough}), SPEC)
+
+
 def test_a_device_that_is_not_there_is_refused():
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(ConfigError, match=r"runtime\.device is 'nonsense'; it cannot be used here"):
@@ -82,6 +100,35 @@ def test_moments_are_mean_and_deviation_over_steps_and_environments():
     np.testing.assert_allclose(deviation, seen.reshape(400, 4, 3).std(0), rtol=1e-5)
     constant = np.full((5, 8, 2), 7.0, np.float32)
     assert moments(constant)[1].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"sequence.batch": 640}, "sequence.batch is 640"), ({}, "network.hidden is 128")],
+)
+def test_slots_and_weights_must_fit_into_shared_memory(monkeypatch, changes, field):
+    """Weights, moments and published sets take five times the network."""
+    changes = {"runtime.kind": "process", "collector.replay": 0.0, **changes}
+    config = preset("classic", **changes)
+    machine = plan(config, SPEC)
+    network = ActorCritic(config, SPEC).flat.vector.numel() * 4
+    pages = setup.PAGE * (len(schema(config, SPEC)) + 8)
+    needed = machine.store_bytes + 5 * network + pages
+    monkeypatch.setattr(setup, "_free_shared_memory", lambda: needed)
+    plan(config, SPEC)
+    monkeypatch.setattr(setup, "_free_shared_memory", lambda: machine.store_bytes + 5 * network)
+    with pytest.raises(ConfigError, match=rf"{field}; the collector's .* free in /dev/shm; use"):
+        plan(config, SPEC)
+
+
+def test_a_run_with_processes_needs_open_files(monkeypatch):
+    config = preset("debug", **{"runtime.kind": "process", "runtime.num_actors": 3})
+    asked = []
+    monkeypatch.setattr(setup, "allow_open_files", lambda count: asked.append(count) or 30)
+    with pytest.raises(ConfigError, match=r"runtime.kind is 'process'; 3 actors .* room for 30 \("):
+        plan(config, SPEC)
+    plan(config.replace(**{"runtime.kind": "serial"}), SPEC)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

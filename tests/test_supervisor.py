@@ -4,6 +4,7 @@ be seen step by step.
 """
 
 import contextlib
+import dataclasses
 import queue
 import threading
 import time
@@ -16,13 +17,22 @@ import dicerl
 import probe
 from dicerl.agent.weights import Weights
 from dicerl.envs.toy import Catch
-from dicerl.errors import DicerlError, NoRoom
+from dicerl.errors import DicerlError, Diverged, NoRoom
+from dicerl.parts.collector import Collector
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.checkpoint import best_of, checkpoints_of, read_state
 from dicerl.records.metrics import read_lines
 from dicerl.runtime import children, setup
-from dicerl.runtime.messages import Ended, Evaluate, SlotsWanted, Written
+from dicerl.runtime.messages import (
+    Batch,
+    BatchProgress,
+    Ended,
+    Evaluate,
+    Published,
+    SlotsWanted,
+    Written,
+)
 from dicerl.runtime.roles import ROLES, Shared, run_role
 from dicerl.runtime.supervisor import Supervisor
 
@@ -43,6 +53,9 @@ class ThreadHandle:
     def send(self, message):
         self._transport.sent.append((self.role, message))
         self._inbox.put(message)
+
+    def end(self):
+        pass
 
     def kill(self):
         self._gone.set()
@@ -108,7 +121,7 @@ class ThreadTransport:
                 handle.kill()
 
 
-def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, **changes):
+def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, on_batch=None, **changes):
     """(run, whether it is complete, its transport) of a small run of Catch; two actors."""
     context = probe.context_of(
         tmp_path / "run",
@@ -122,6 +135,7 @@ def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, **chan
             **changes,
         },
     )
+    context = dataclasses.replace(context, on_batch=on_batch)
     run = context.coordinator.run
     transport = ThreadTransport(context, lose)
     supervisor = Supervisor(context, transport)
@@ -171,6 +185,45 @@ def test_a_run_over_threads_is_whole(tmp_path):
     # what a child of one transport wrote, every other runtime goes on from
     action, _ = dicerl.load_agent(run, make_env=Catch).act(np.zeros(50, np.float32))
     assert action in (0, 1, 2)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_slots_are_free_when_trained_where_cores_are_shared_and_else_when_copied(
+    tmp_path, monkeypatch, shared
+):
+    told = []  # the learner's messages, and slots that became free by them
+
+    class Watched(ThreadTransport):
+        def receive(self, seconds):
+            for handle, message in super().receive(seconds):
+                if isinstance(message, BatchProgress):
+                    told.append((message.copied, message.trained))
+                yield handle, message
+
+    taken = Collector.taken
+
+    def noted(self, slots):
+        told.append(slots)
+        taken(self, slots)
+
+    monkeypatch.setattr(Collector, "taken", noted)
+    monkeypatch.setitem(globals(), "ThreadTransport", Watched)
+    real = setup.plan
+
+    def plan(config, spec):
+        return dataclasses.replace(real(config, spec), shared_cores=shared)
+
+    monkeypatch.setattr(setup, "plan", plan)
+    monkeypatch.setattr(probe, "plan", plan, raising=False)
+    run, complete, _ = run_in_threads(tmp_path)
+    assert complete
+    copied = [entry[0] for entry in told if isinstance(entry, tuple) and entry[0]]
+    freed = [entry for entry in told if isinstance(entry, list) and entry]
+    assert freed == copied
+    assert len(freed) == run.summary["updates"]
+    first = told.index(freed[0])
+    message = told[first - 1]
+    assert message[1] is shared  # the message that freed it says trained, or only copied
 
 
 def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
@@ -323,6 +376,66 @@ def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, mo
     reasons = {line["reason"] for line in lines(run, event="evaluator_died")}
     assert reasons == {"did nothing for 0 s"} or reasons == {"did nothing for 1 s"}
     assert not lines(run, kind="evaluation")
+
+
+def test_updates_that_a_learner_skipped_reach_the_books(tmp_path):
+    """With their batches; too many in a row are too many."""
+
+    def spoil(learner, batch):
+        if learner.updates in (5, 7, 9, 11):
+            batch["reward"][...] = np.nan
+
+    run, complete, _ = run_in_threads(tmp_path / "some", on_batch=spoil)
+    assert complete
+    assert run.newest_checkpoint().state.skipped == 4
+    skipped = lines(run, event="update_skipped")
+    files = [f"bad_batch-{update}.safetensors" for update in (5, 7, 9)]
+    assert [line["batch"] for line in skipped] == [*files, None]
+    assert sorted(path.name for path in run.directory.glob("bad_*")) == files
+
+    def ruin(learner, batch):
+        batch["reward"][...] = np.nan
+
+    with pytest.raises(Diverged, match="10 updates in a row"):
+        run_in_threads(tmp_path / "all", on_batch=ruin)
+
+
+def test_the_last_push_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(children, "STARTING_SECONDS", 0.5)
+    monkeypatch.setattr(children.ActorChild, "patience", lambda self, stuck: 60.0)
+
+    class Deaf(ThreadTransport):
+        def receive(self, seconds):
+            found = super().receive(seconds)
+            yield from ((h, m) for h, m in found if not isinstance(m, Published))
+
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
+    with pytest.raises(DicerlError, match=r"the learner did nothing for 1 s; continue"):
+        run_in_threads(tmp_path, **{"frames": 400, "runtime.stuck_seconds": 0.2})
+    saved = checkpoints_of(tmp_path / "run")
+    assert read_state(saved[-1]).frames >= 400  # all that was trained
+
+
+def test_a_supervisor_that_slept_itself_blames_no_child(tmp_path, monkeypatch):
+    """As when a whole run is suspended and goes on: nobody said anything meanwhile."""
+    monkeypatch.setattr(children, "STARTING_SECONDS", 0.5)
+    monkeypatch.setattr(children.ActorChild, "patience", lambda self, stuck: 1.0)
+    slept = []
+
+    class Suspended(ThreadTransport):
+        def receive(self, seconds):
+            role, message = self.sent[-1] if self.sent else (None, None)
+            if not slept and role == "learner" and isinstance(message, Batch) and message.number:
+                slept.append(message)
+                time.sleep(2.5)  # longer than anybody's patience
+                return
+            yield from super().receive(seconds)
+
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Suspended)
+    run, complete, _ = run_in_threads(tmp_path, **{"runtime.stuck_seconds": 0.2})
+    assert slept
+    assert complete
+    assert not lines(run, event="actor_replaced")
 
 
 def test_the_end_is_evaluated_once(tmp_path):

@@ -59,6 +59,12 @@ class Handle(Protocol):
         """Send a message; a child that has ended gets none, and ``Ended`` reports that."""
         ...
 
+    def end(self) -> None:
+        """Ask the child to end and close its environments; no message from it follows. ``kill``
+        then waits for it, for some seconds.
+        """
+        ...
+
     def kill(self) -> None:
         """End the child and wait for that; no message from it follows, not even ``Ended``."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -66,8 +67,13 @@ class LearnerChild(Child):
     """A learner."""
 
     role = "learner"
-    ahead: int = 0  # batches it has not trained yet
+    batches: deque[list[int]] = field(default_factory=deque)  # slots of those not trained yet
     asked: int = 0  # other requests it has not answered yet
+
+    @property
+    def ahead(self) -> int:
+        """The number of batches it has not trained yet."""
+        return len(self.batches)
 
     def owes(self) -> bool:
         return self.ahead + self.asked > 0

@@ -9,14 +9,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dicerl.agent.behaviour import Behaviour, Behaviours, Region
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
+from dicerl.errors import Diverged
 from dicerl.parts.actor import Episode
 from dicerl.parts.evaluator import summary_line
+from dicerl.parts.sequence import Arrays
 from dicerl.records import checkpoint
+from dicerl.records.callbacks import Callbacks
 from dicerl.records.metrics import Metrics
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run, software
@@ -25,11 +31,13 @@ from dicerl.records.vocabulary import FAVOURED, tile_field
 from dicerl.runtime.setup import Plan
 
 RECENT = 100  # episodes behind "recent return"
+BAD_IN_A_ROW = 10  # updates that may be skipped one after the other
+BAD_BATCHES = 3  # of those, kept in a run's directory
 
 
 class Coordinator:
     """Counters, vote, metrics and progress of a run; ``start`` is the state of the checkpoint that
-    it continues from.
+    it continues from, ``vote`` that of the vote that a new run begins with.
     """
 
     def __init__(
@@ -40,7 +48,10 @@ class Coordinator:
         run: Run,
         progress: Progress,
         start: RunState | None = None,
+        vote: dict[str, Any] | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
+        self.callbacks = callbacks or Callbacks([], progress.say)
         self.config, self.spec, self.run, self.progress = config, spec, run, progress
         self._state = dataclasses.replace(
             start or RunState(),
@@ -52,12 +63,17 @@ class Coordinator:
         self._forget_lost_best()
         self.behaviours = Behaviours(config, plan.num_actors)
         if start is not None:
-            self.behaviours.load_state_dict(start.temperatures)
+            vote = start.temperatures
+        if vote is not None:
+            with checkpoint.fitting(run.directory):
+                self.behaviours.load_state_dict(vote)
         self._recent: deque[float] = deque(self._state.recent, maxlen=RECENT)
         self._latest: dict[str, float] = {}  # numbers of the last train line
         self._last_evaluation: dict[str, Any] = {}
+        self._evaluated_before = self._state.evaluated_at  # at the last request but one
         # (counters, state) of the evaluation under way
         self._evaluating: tuple[dict[str, int], RunState] | None = None
+        self._bad: set[int] = set()  # the last updates that were skipped
         self._started = time.monotonic()
         self._logged: tuple[float, int] | None = None  # (time, agent steps) of the last train line
         self.metrics = Metrics(
@@ -100,10 +116,19 @@ class Coordinator:
     def stepped(self, count: int) -> None:
         """Count agent steps that were taken."""
         self._state.agent_steps += count
+        self._state.frames = self.frames
 
     def collected_all(self) -> bool:
         """Whether the run has all its frames."""
         return self.frames >= self.config.frames
+
+    @property
+    def updates_skipped(self) -> int:
+        return self._state.skipped
+
+    def complete(self) -> bool:
+        """Whether the run has all its frames and, where it is evaluated, was so since the last."""
+        return self._state.complete(self.config)
 
     def end_episodes(self, actor: int, episodes: list[Episode]) -> None:
         """Teach the vote the returns of ended episodes, count them and write their lines."""
@@ -112,11 +137,12 @@ class Coordinator:
             self._state.episodes += 1
             self._recent.append(e.episode_return)
             drawn = zip(self.behaviours.names, e.behaviour.values, strict=True)
-            self.metrics.write(
+            line = self.metrics.write(
                 "episode",
                 self.counters(),
                 {"return": e.episode_return, "length": e.length, **dict(drawn), "actor": actor},
             )
+            self.callbacks("episode", line)
 
     def next_behaviours(self, actor: int, wanted: int) -> list[Behaviour]:
         """Draw ``wanted`` behaviours for an actor's next episodes."""
@@ -141,13 +167,63 @@ class Coordinator:
             "frames_per_s": steps_per_s * self.spec.action_repeat,
             "elapsed": self.elapsed,
             "episodes": self._state.episodes,
+            "updates_skipped": self._state.skipped,
             **self._favoured(),
             "favoured_at_end": float(bool(self.behaviours.at_end())),
         }
         recent = self._recent_return()
         if recent is not None:
             self._latest["recent_return"] = recent
-        self.metrics.write("train", self.counters(), {**self._latest, **self._tiles()})
+        line = self.metrics.write("train", self.counters(), {**self._latest, **self._tiles()})
+        self.callbacks("train", line)
+
+    def skipped(self, update: int, loss: float, norm: float, batch: Arrays | None) -> None:
+        """Count an update that changed nothing, since its loss or its gradient is not finite, and
+        keep some of their batches. BAD_IN_A_ROW of them end this life of the run.
+        """
+        self._state.skipped += 1
+        self._bad = {n for n in self._bad if n > update - 2 * BAD_IN_A_ROW} | {update}
+        row = {update}  # learners may report out of order
+        for step in (-1, 1):
+            following = update + step
+            while following in self._bad:
+                row.add(following)
+                following += step
+        file = None if batch is None else self._keep_bad_batch(update, batch)
+        if file is not None or len(row) == 1:
+            self.event("update_skipped", reason=f"loss {loss}, gradient norm {norm}", batch=file)
+            where = "" if file is None else f"; its batch is {self.run.directory / file}"
+            self.progress.say(
+                f"update {update:,} was skipped: loss {loss}, gradient norm {norm}{where}"
+            )
+        if len(row) >= BAD_IN_A_ROW:
+            kept = ", ".join(path.name for path in self._bad_batches())
+            raise Diverged(
+                f"{len(row)} updates in a row had a loss or a gradient that is not finite (update"
+                f" {update:,}: loss {loss}, gradient norm {norm}; batches to look at in"
+                f" {self.run.directory}: {kept or 'none'})",
+                min(row),
+            )
+
+    def _bad_batches(self) -> list[Path]:
+        return sorted(self.run.directory.glob("bad_batch-*.safetensors"))
+
+    def _keep_bad_batch(self, update: int, batch: Arrays) -> str | None:
+        """Write a batch for a person to look at; return the file's name, or None if there are
+        enough of them or it could not be written.
+        """
+        import safetensors.numpy
+
+        file = self.run.directory / f"bad_batch-{update}.safetensors"
+        if len(self._bad_batches()) >= BAD_BATCHES:
+            return None
+        whole = {name: np.ascontiguousarray(array) for name, array in batch.items()}
+        try:
+            safetensors.numpy.save_file(whole, file)
+        except (OSError, safetensors.SafetensorError):
+            file.unlink(missing_ok=True)
+            return None
+        return file.name
 
     def _recent_return(self) -> float | None:
         return sum(self._recent) / len(self._recent) if self._recent else None
@@ -182,7 +258,13 @@ class Coordinator:
 
     def evaluation_requested(self) -> None:
         """Record the request of an evaluation: the next is due in ``evaluation.every`` frames."""
+        self._evaluated_before = self._state.evaluated_at
         self._state.evaluated_at = self.frames
+
+    def evaluation_abandoned(self) -> None:
+        """Take the last request back: it was not evaluated, and is due again."""
+        self._state.evaluated_at = self._evaluated_before
+        self._evaluating = None
 
     def evaluation_begins(self, version: int) -> Region:
         """Record the moment of an evaluation of the parameters after ``version`` updates: its line
@@ -209,8 +291,9 @@ class Coordinator:
         assert self._evaluating is not None
         (counters, state), self._evaluating = self._evaluating, None
         self._last_evaluation = result
-        self.metrics.write("evaluation", counters, {**result, "version": state.updates})
+        line = self.metrics.write("evaluation", counters, {**result, "version": state.updates})
         self.progress.say(f"evaluation at {counters['frames']:,} frames: {summary_line(result)}")
+        self.callbacks("evaluation", line)
         best, score = self._state.best_evaluation, result["mean_return"]
         if best is not None and score <= best:
             return None
@@ -263,12 +346,13 @@ class Coordinator:
             metrics_offset=self.metrics.sync(),
         )
 
-    def saved(self) -> None:
+    def saved(self, path: Path) -> None:
         """Remove older checkpoints, now that a new one is complete."""
         directory, best = self.run.directory, self._state.best_checkpoint
         if checkpoint.best_of(directory) is not None:
             best = None  # it is kept there; in a run from before there was best/, here
         checkpoint.prune(directory, self.config.checkpoint.keep, best)
+        self.callbacks("checkpoint", path)
 
     # --- what the user sees
 

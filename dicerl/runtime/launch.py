@@ -6,19 +6,23 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
-from dicerl.errors import DicerlError
+from dicerl.envs.trust import is_trusted, module_of
+from dicerl.errors import CheckpointError, DicerlError, Diverged
+from dicerl.records import checkpoint
+from dicerl.records.callbacks import Callback, Callbacks
 from dicerl.records.checkpoint import Checkpoint
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.base import OnBatch, RunContext, Runtime, Transport
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.machine import amount
-from dicerl.runtime.setup import Plan
+from dicerl.runtime.setup import Plan, build_model, load_network
 
 
 def run_to_end(
@@ -34,11 +38,15 @@ def run_to_end(
     progress: Progress | None = None,
     stop_when: Callable[[], bool] = lambda: False,
     damaged: Sequence[str] = (),
+    vote: dict[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a locked run from ``start``, or from the beginning, to its end or until stopped by a
     signal or by ``stop_when``; return it with its summary.
 
-    ``damaged`` are lines about checkpoints that were skipped, for the metrics.
+    ``damaged`` are lines about checkpoints that were skipped, for the metrics; ``vote`` is the
+    state of another run's vote that a new one starts from; ``callbacks`` are called at the run's
+    moments (records/callbacks.py).
     """
     config = run.config
     title = f"{spec.name} · {config.variant} · {plan.runtime} · {run.directory}"
@@ -46,10 +54,11 @@ def run_to_end(
     for line in describe(config, spec, plan, model, run):
         progress.say(line)
     state = None if start is None else start.state
-    coordinator = Coordinator(config, spec, plan, run, progress, state)
+    called = Callbacks(callbacks, progress.say)
+    coordinator = Coordinator(config, spec, plan, run, progress, state, vote, called)
     for reason in damaged:
         coordinator.event("checkpoint_damaged", reason=reason)
-    if coordinator.collected_all():
+    if coordinator.complete():
         coordinator.close()
         run.unlock()
         run.summary["complete"] = True
@@ -60,27 +69,27 @@ def run_to_end(
         return run
     if state is not None and state.config_hash != config.hash():
         progress.say(f"note: {run.directory}/config.json was changed since its newest checkpoint")
-    complete = False
+    complete, received = False, list[int]()
+    called("start", run, coordinator.frames)
     try:
-        with _stop_on_signals(progress) as stopped:
-            runtime = make_runtime(
-                RunContext(
-                    config,
-                    spec,
-                    plan,
-                    model,
-                    coordinator,
-                    make_env=make_env,
-                    start=start,
-                    stop=lambda: stopped() or stop_when(),
-                    on_batch=on_batch,
-                )
+        with _stop_on_signals(progress, received) as stopped:
+            context = RunContext(
+                config,
+                spec,
+                plan,
+                model,
+                coordinator,
+                make_env=make_env,
+                start=start,
+                stop=lambda: stopped() or stop_when() or called.stop,
+                on_batch=on_batch,
             )
             try:
-                complete = runtime.run()
-                coordinator.show(force=True)
-            finally:
-                runtime.close()
+                complete = _live(context)
+            except Diverged as error:
+                context = _rolled_back(context, error)
+                coordinator = context.coordinator
+                complete = _live_again(context)
     except DicerlError as error:
         with contextlib.suppress(DicerlError):  # the metrics themselves may have failed
             coordinator.event("failed", reason=str(error))
@@ -89,15 +98,73 @@ def run_to_end(
         progress.close()
         with contextlib.suppress(DicerlError):
             coordinator.close()
+        run.summary["complete"] = complete
+        called("end", run)
         run.unlock()
-    run.summary["complete"] = complete
+    run.signal = 0 if complete or not received else received[0]
     progress.say(
         f"{'finished' if complete else 'stopped'} at {coordinator.frames:,} frames,"
         f" {coordinator.updates:,} updates; checkpoint in {run.directory}/checkpoints"
     )
     if not complete:
-        progress.say(f"to continue: dicerl resume {run.directory}")
+        consent = "" if is_trusted(module_of(config.env.id), imported=False) else " --trust"
+        progress.say(f"to continue: dicerl resume {run.directory}{consent}")
+    if called.failure:
+        raise DicerlError(called.failure)
     return run
+
+
+def _live(context: RunContext) -> bool:
+    """Train until the end or a stop; return whether the run is complete."""
+    runtime = make_runtime(context)
+    try:
+        complete = runtime.run()
+        context.coordinator.show(force=True)
+        return complete
+    finally:
+        runtime.close()
+
+
+def _rolled_back(context: RunContext, error: Diverged) -> RunContext:
+    """The run as it was at its last checkpoint before the bad updates, but with new random streams
+    and without the sequences of then: the same again would end the same.
+    """
+    before, run = context.coordinator, context.coordinator.run
+    try:
+        found = checkpoint.newest(run.directory, until=error.since)
+    except CheckpointError:
+        raise DicerlError(
+            f"{error}; there is no checkpoint from before; try a smaller optimizer.learning_rate"
+        ) from error
+    before.close()
+    checkpoint.set_aside_after(found.path)
+    state = replace(found.state, serial=None, skipped=before.updates_skipped)
+    coordinator = Coordinator(
+        context.config,
+        context.spec,
+        context.plan,
+        run,
+        before.progress,
+        state,
+        callbacks=before.callbacks,
+    )
+    coordinator.event("rolled_back", reason=str(error))
+    coordinator.progress.say(f"{error}; going back to update {state.updates:,}")
+    model = build_model(context.config, context.spec)
+    load_network(model.network, found.path)
+    start = Checkpoint(found.path, state)
+    return replace(context, model=model, coordinator=coordinator, start=start)
+
+
+def _live_again(context: RunContext) -> bool:
+    """The same after going back, which is done once."""
+    try:
+        return _live(context)
+    except Diverged as error:
+        raise DicerlError(
+            f"{error}, after going back to a checkpoint, too; try a smaller"
+            f" optimizer.learning_rate, then: dicerl resume {context.coordinator.run.directory}"
+        ) from error
 
 
 def make_runtime(context: RunContext) -> Runtime:
@@ -142,29 +209,39 @@ def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run:
 
 
 @contextlib.contextmanager
-def _stop_on_signals(progress: Progress) -> Iterator[Any]:
-    """Yield a callable that returns whether to stop. Ctrl-C or SIGTERM requests a clean stop with a
-    checkpoint; a second one stops at once.
+def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
+    """Yield a callable that returns whether to stop. Ctrl-C, SIGTERM or a terminal that closes
+    requests a clean stop with a checkpoint; a second Ctrl-C or SIGTERM stops at once. ``received``
+    gets their numbers.
+
+    Signals only reach the main thread. A run in another one stops when the main thread has ended,
+    as Ctrl-C ends it unless it is caught there.
     """
-    asked, announced = threading.Event(), False
+    announced = False
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        main = threading.main_thread()
+        progress.say("note: not in the main thread, where Ctrl-C arrives; `stop` can end this run")
+        yield lambda: not main.is_alive()
         return
 
     def handle(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
+        received.append(number)
+        # a closing terminal may say so twice, itself and through the shell
+        if len(received) > 1 and number != signal.SIGHUP:
+            raise KeyboardInterrupt(number)
 
     def stop() -> bool:
         nonlocal announced
         # printed here, not in the handler, which may have interrupted the drawing of the panel
-        if asked.is_set() and not announced:
+        if received and not announced:
             announced = True
             progress.say("stopping after a checkpoint (again to stop at once)")
-        return asked.is_set()
+        return bool(received)
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started by nohup
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield stop
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import resource
 import signal
 import struct
 import sys
@@ -23,6 +24,22 @@ TIME_SLICE = 0.02  # seconds a child process computes before another may have it
 def cores() -> int:
     """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def hardware() -> dict[str, object]:
+    """What a measurement was made on: processor, cores, Python."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        model = next(
+            (
+                line.split(":")[1].strip()
+                for line in cpuinfo.read_text().splitlines()
+                if line.startswith("model name")
+            ),
+            model,
+        )
+    return {"cpu": model, "cores": cores(), "python": platform.python_version()}
 
 
 def available_memory() -> int:
@@ -42,6 +59,20 @@ def available_memory() -> int:
     except (OSError, ValueError):
         pass
     return free
+
+
+def allow_open_files(needed: int) -> int:
+    """Raise this process's limit of open files to ``needed`` beside those it has open, as far as
+    it may; return for how many more there is room then.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = Path("/proc/self/fd")
+    already = len(list(folder.iterdir())) if folder.is_dir() else 0
+    if soft != resource.RLIM_INFINITY and soft < already + needed:
+        wanted = already + needed
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - already
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:

@@ -1,5 +1,5 @@
-"""The messages between supervisor and children. They hold no tensors: sequences are named by their
-slots, parameters by their version.
+"""The messages between supervisor and children. They hold no tensors, but for the few batches of
+updates that were skipped: sequences are named by their slots, parameters by their version.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dicerl.agent.behaviour import Behaviour, Region
 from dicerl.parts.actor import Episode
+from dicerl.parts.sequence import Arrays
 
 # --- from an actor
 
@@ -31,6 +32,7 @@ class Written(NamedTuple):
     """The lent slots now hold a sequence each."""
 
     slots: list[int]
+    learner: int = 0  # of those that train batches together, the one that has the sequences
 
 
 class EpisodesEnded(NamedTuple):
@@ -71,6 +73,8 @@ class Batch(NamedTuple):
     slots: list[int]
     diagnose: bool  # whether its diagnostics are wanted
     number: int  # of the batch in the run
+    # of learners that train it together: the share of each, which ``slots`` are
+    columns: list[int] | None = None
 
 
 class Publish(NamedTuple):
@@ -92,6 +96,15 @@ class BatchProgress(NamedTuple):
     copied: list[int]  # slots that are no longer needed for this use
     trained: bool
     diagnostics: dict[str, float] | None  # of the batch that was trained, where wanted
+
+
+class Skipped(NamedTuple):
+    """An update changed nothing, since its loss or its gradient is not finite."""
+
+    update: int
+    loss: float
+    norm: float
+    batch: Arrays | None  # to look at; None once a learner has sent some
 
 
 class Published(NamedTuple):

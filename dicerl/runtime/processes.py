@@ -13,22 +13,29 @@ import select
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 import torch.multiprocessing as mp
 
 from dicerl.agent.weights import Weights
+from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.runtime.base import Role, RunContext
 from dicerl.runtime.machine import die_with, keep_freed_memory, take_long_time_slices
 from dicerl.runtime.messages import Ended
-from dicerl.runtime.roles import ROLES, Shared, run_role
+from dicerl.runtime.roles import ROLES, Shared, pickled, run_role
 from dicerl.runtime.setup import restore_weights
+
+CLOSING = 5.0  # seconds for a child that was asked to end; an actor speaks about twice a second
+# by children: terminals and service managers signal the whole group; the supervisor ends them
+IGNORED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+SAFE_PATH = "PYTHONSAFEPATH"  # of Python: it takes any value
+SET_HERE = "dicerl"  # this one shows a child that it is ours
 
 
 class ProcessTransport:
@@ -37,19 +44,27 @@ class ProcessTransport:
     def __init__(self, context: RunContext) -> None:
         config, vector = context.config, context.model.flat.vector
         updates = context.coordinator.updates
-        weights = Weights(context.model.flat, shared=True)
+        fields = schema(config, context.spec)
+        try:
+            weights = Weights(context.model.flat, shared=True)
+            store = Store(fields, window_length(config), context.plan.capacity, shared=True)
+            parameters = ParameterServer(vector.numel(), shared=True)
+        except RuntimeError as error:  # torch's, for any error of the system
+            raise DicerlError(
+                f"shared memory could not be made: {error}; free some of /dev/shm or use"
+                " runtime.kind=serial"
+            ) from error
         if context.start is not None:
             restore_weights(weights, context.start)
-        fields = schema(config, context.spec)
         self.shared = Shared(
             config,
             context.spec,
             context.plan,
-            Store(fields, window_length(config), context.plan.capacity, shared=True),
-            ParameterServer(vector.numel(), shared=True),
+            store,
+            parameters,
             weights,
-            cloudpickle.dumps(context.make_env),
-            cloudpickle.dumps(context.on_batch),
+            pickled("make_env", context.make_env),
+            pickled("on_batch", context.on_batch),
         )
         self.shared.parameters.push(vector, updates)
         self._children: set[ProcessHandle] = set()
@@ -58,7 +73,7 @@ class ProcessTransport:
 
     def start(self, role: Role, *args: Any) -> ProcessHandle:
         process, pipe = start_process(ROLES[role], self.shared, *args)
-        handle = ProcessHandle(self, process, pipe)
+        handle = ProcessHandle(self, process, pipe, closes=role != "learner")
         self._children.add(handle)
         self._selector.register(pipe, selectors.EVENT_READ, handle)
         self._selector.register(process.sentinel, selectors.EVENT_READ, handle)
@@ -97,17 +112,26 @@ class ProcessTransport:
         self._selector.unregister(handle.process.sentinel)
 
     def close(self) -> None:
-        for handle in list(self._children):
+        for handle in (children := list(self._children)):
+            if handle.closes:
+                handle.end()
+        for handle in children:
             handle.kill()
         self._selector.close()
 
 
 class ProcessHandle:
-    """A Handle of a child process; ``pipe`` is our end."""
+    """A Handle of a child process; ``pipe`` is our end, ``closes`` whether it has something to
+    close at its end.
+    """
 
-    def __init__(self, transport: ProcessTransport, process: Any, pipe: Connection) -> None:
+    def __init__(
+        self, transport: ProcessTransport, process: Any, pipe: Connection, closes: bool
+    ) -> None:
         self._transport, self.process, self.pipe = transport, process, pipe
+        self.closes = closes
         self._killed = False
+        self._ends_by: float | None = None  # when it is killed that was asked to end
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):  # it has died: its sentinel reports that
@@ -127,18 +151,34 @@ class ProcessHandle:
         if code is None:
             return "stopped answering"
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            return f"was killed by {_signal_name(-code)}"
         return f"ended with exit code {code}"
+
+    def end(self) -> None:
+        if self._ends_by is None:
+            self._ends_by = time.monotonic() + CLOSING
+            self._transport.forget(self)
+            self.pipe.close()  # it notices when it next listens or speaks
 
     def kill(self) -> None:
         if self._killed:
             return
         self._killed = True
-        self._transport.forget(self)
+        if self._ends_by is None:
+            self._transport.forget(self)
+        else:
+            self.process.join(max(0.0, self._ends_by - time.monotonic()))
         self.process.kill()
         self.process.join()
         self.process.close()
         self.pipe.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 class PipeChannel:
@@ -163,8 +203,9 @@ def start_process(role: Callable[..., None], shared: Shared, *args: Any) -> tupl
     # Busy-waiting threads would starve the process that shares their core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # the first start would do this, and unblock the signals that are blocked below
-    resource_tracker.ensure_running()
-    with _without_main(), _holding_signals():
+    with _safe_path():
+        resource_tracker.ensure_running()
+    with _without_main(), _safe_path(), _holding_signals():
         process = context.Process(
             target=_child,
             args=(role, os.getpid(), theirs, shared, *args),
@@ -194,12 +235,27 @@ def _without_main() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Python starts in a child as for ``python -c``, which looks for every module in this folder
+    first: not here (envs/trust.py). The child then gets our ``sys.path``.
+    """
+    if SAFE_PATH in os.environ:
+        yield
+        return
+    os.environ[SAFE_PATH] = SET_HERE
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+
+
+@contextlib.contextmanager
 def _holding_signals() -> Iterator[None]:
-    """Block SIGINT and SIGTERM while a child starts. Ctrl-C on the terminal is for the supervisor
+    """Block IGNORED while a child starts. Ctrl-C on the terminal is for the supervisor
     alone: a child starts with it blocked and then ignores it, and the supervisor receives what came
     meanwhile once the child has started.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         yield
     finally:
@@ -209,10 +265,11 @@ def _holding_signals() -> Iterator[None]:
 def _child(
     role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # a service manager signals the whole group; the supervisor ends us
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    if os.environ.get(SAFE_PATH) == SET_HERE:  # not for what an environment may start
+        del os.environ[SAFE_PATH]
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
     die_with(parent)
     keep_freed_memory()
     take_long_time_slices()

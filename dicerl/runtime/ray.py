@@ -15,24 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
 from dicerl.agent.weights import Weights
 from dicerl.errors import DicerlError
+from dicerl.parts.replicas import Meeting
 from dicerl.runtime import ray_cluster
 from dicerl.runtime.base import Role, RunContext
 from dicerl.runtime.messages import Ended, NotSaved, Saved
 from dicerl.runtime.ray_child import Child, Over, Setting, TensorsToSave
 from dicerl.runtime.ray_cluster import Node
 from dicerl.runtime.ray_wire import AGAIN, dump, patiently
-from dicerl.runtime.roles import save
+from dicerl.runtime.roles import pickled, save
 from dicerl.runtime.setup import is_small, restore_weights
 
 COLLECT = 5.0  # seconds after which a call for messages returns without any
 CALLS = {"actor": 4, "learner": 32, "evaluator": 4}  # that a child answers at the same time
 LOOK_EVERY = 2.0  # seconds between two looks at the nodes
+REFUSAL = 30.0  # seconds for a learner to answer; one that is stopped would be waited for for ever
 SETTLED = 5.0  # seconds until Ray's books know of an actor that was ended
 
 
@@ -51,17 +52,19 @@ class RayTransport:
                 context.config,
                 context.spec,
                 context.plan,
-                cloudpickle.dumps(context.make_env),
-                cloudpickle.dumps(context.on_batch),
+                pickled("make_env", context.make_env),
+                pickled("on_batch", context.on_batch),
                 sys.path,
             )
         )
         self._started = 0
-        self._learner: RayHandle | None = None
+        self._learners: list[RayHandle] = []
+        self._meeting: Meeting | None = None
         found, on_cpu = ray_cluster.nodes(), context.plan.device.type == "cpu"
-        self._place = ray_cluster.learner_node(found)  # the learner's
+        self._places = ray_cluster.learner_nodes(found, context.plan.num_learners, not on_cpu)
         self._reserved = ray_cluster.reserved_cpus(
             found,
+            self._places,
             on_cpu,
             context.plan.learner_threads,
             is_small(context.spec),
@@ -75,11 +78,12 @@ class RayTransport:
             context.coordinator.progress.say(line)
 
     def start(self, role: Role, *args: Any) -> RayHandle:
-        node, cpus, gpus = self._place, 0.0, 0.0
+        node, cpus, gpus = self._places[0], 0.0, 0.0
+        learners = [handle.actor for handle in self._learners]
         if role == "actor":
             node, cpus = self._node_for_actor(), self._config.ray.cpus_per_actor
-        elif role == "learner" and self._plan.device.type != "cpu":
-            gpus = 1.0
+        elif role == "learner":
+            node, gpus = self._places[len(learners)], float(self._plan.device.type != "cpu")
         self._started += 1
         made = ray.remote(Child).options(
             num_cpus=cpus,
@@ -89,24 +93,27 @@ class RayTransport:
             max_task_retries=0,
             scheduling_strategy=ray_cluster.affinity(node),
         )
-        actor = made.remote(
+        actor: Any = made.remote(
             role,
             self._started,
             self._setting,
             args,
-            learner=None if self._learner is None else self._learner.actor,
+            learners,
             weights=self._weights if role == "learner" else None,
+            meeting=self._meeting,
         )
         handle = RayHandle(self, actor, role, self._started, node)
         if role == "learner":
-            self._learner = handle
+            self._learners.append(handle)
+            if self._plan.num_learners > 1 and self._meeting is None:
+                self._meeting = patiently(actor.meeting)
         self._listen(handle)
         return handle
 
     def _node_for_actor(self) -> Node:
         taken = Counter(h.node.id for h in self._handles() if h.role == "actor")
         return ray_cluster.actor_node(
-            self._nodes(), self._place, self._reserved, self._config.ray.cpus_per_actor, taken
+            self._nodes(), self._reserved, self._config.ray.cpus_per_actor, taken
         )
 
     def _handles(self) -> list[RayHandle]:
@@ -130,9 +137,7 @@ class RayTransport:
         if time.monotonic() - self._looked > LOOK_EVERY:
             self._looked = time.monotonic()
             cpus, found = self._config.ray.cpus_per_actor, ray_cluster.workers(self._nodes())
-            return sum(
-                ray_cluster.room_on(node, self._place, self._reserved, cpus) for node in found
-            )
+            return sum(ray_cluster.room_on(node, self._reserved, cpus) for node in found)
         return 0
 
     def _listen(self, handle: RayHandle) -> None:
@@ -172,7 +177,7 @@ class RayTransport:
                     break
                 if isinstance(message, Over):
                     handle.kill()
-                    yield handle, Ended("has ended")
+                    yield handle, Ended(message.how)
                 else:
                     yield handle, _written(message)
 
@@ -192,18 +197,20 @@ class RayTransport:
         return Ended(f"died on node {where}: {reason[:300]}")
 
     def forget(self, handle: RayHandle) -> None:
-        """Stop listening to a child; the learner accepts nothing more from it."""
+        """Stop listening to a child; learners accept nothing more from it."""
         self._calls = {call: h for call, h in self._calls.items() if h is not handle}
         self._cut_off.discard(handle)
-        if handle.role == "actor":
-            self._freed.append((handle.node.id, time.monotonic()))
-        if handle.role == "actor" and self._learner is not None and not self._learner.killed:
-            with contextlib.suppress(RayError):  # it has died, too
-                patiently(self._learner.actor.refuse, handle.number)
+        if handle.role != "actor":
+            return
+        self._freed.append((handle.node.id, time.monotonic()))
+        for learner in self._learners:
+            if not learner.killed:
+                with contextlib.suppress(RayError):  # it has died, too, or is stopped
+                    patiently(learner.actor.refuse, handle.number, seconds=REFUSAL)
 
     def close(self) -> None:
-        learner, self._learner = self._learner, None  # it ends with the others
-        for handle in {*self._handles(), *((learner,) if learner else ())}:
+        learners, self._learners = self._learners, []  # they end with the others
+        for handle in {*self._handles(), *learners}:
             handle.kill()
         ray_cluster.disconnect()
 
@@ -235,6 +242,9 @@ class RayHandle:
             self.resend = False
             for number, message in self._on_the_way.items():
                 self.actor.deliver.remote(number, message)
+
+    def end(self) -> None:
+        """Nothing yet: environments on a cluster end with their worker, not closed."""
 
     def kill(self) -> None:
         if self.killed:

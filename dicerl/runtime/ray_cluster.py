@@ -1,7 +1,7 @@
 """The Ray cluster of a run: connecting to it, its nodes, and where children are placed.
 
-Actors go where CPUs are free, evenly over the nodes; the learner to a node with a GPU, or the one
-with most CPUs. The head node gets neither while there is another.
+Actors go where CPUs are free, evenly over the nodes; learners to nodes with GPUs, or those with
+most CPUs. The head node gets neither while there is another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from dicerl.errors import ConfigError, NoRoom
 
 _connected_here = False  # by connect, so that disconnect leaves a caller's own connection alone
 ANSWER_SECONDS = 10.0  # for an address to answer
+LOCAL = "local"  # Ray's word for a cluster of its own on this machine
 HEAD = "node:__internal_head__"  # a resource that Ray gives its head node
 
 
@@ -38,14 +40,6 @@ def connect(config: Config) -> None:
     """Connect to the cluster that ``ray.address`` names, or start Ray on this machine; a second
     call changes nothing.
     """
-    address = config.ray.address
-    if address.startswith("ray://"):
-        raise ConfigError(
-            "ray.address",
-            address,
-            "Ray's client mode sends every object through one proxy, too slow for sequences: start"
-            " dicerl on a node of the cluster with auto, or submit it with `ray job submit`",
-        )
     try:
         import ray
     except ImportError:
@@ -55,11 +49,12 @@ def connect(config: Config) -> None:
     global _connected_here
     if ray.is_initialized():
         return
+    address = _address(config.ray.address)
     _require_answer(address)
     try:
         ray.init(
-            address=address or None,  # None: a job's own cluster (RAY_ADDRESS), or a new one here
-            include_dashboard=False if not address and "RAY_ADDRESS" not in os.environ else None,
+            address=address,
+            include_dashboard=False if address == LOCAL else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -69,6 +64,31 @@ def connect(config: Config) -> None:
             "ray.address", address, f"no cluster of the same Ray and Python is there: {reason}"
         ) from None
     _connected_here = True
+
+
+def _address(asked: str) -> str:
+    """What to tell Ray for a ``ray.address``. Left to choose, it joins any cluster that it finds on
+    this machine, also one that another run has started for itself and will end.
+    """
+    address = asked
+    if asked in ("", "auto"):
+        address = os.environ.get("RAY_ADDRESS") or asked or LOCAL  # a job is given its cluster's
+    if address == "auto":
+        from ray._private.services import find_bootstrap_address
+
+        address = find_bootstrap_address(None) or ""
+        if not address:
+            raise ConfigError(
+                "ray.address", asked, "no cluster was started here with `ray start`; try HOST:PORT"
+            )
+    if address.startswith("ray://"):
+        raise ConfigError(
+            "ray.address",
+            address,
+            "Ray's client mode sends every object through one proxy, too slow for sequences: start"
+            " dicerl on a node of the cluster with auto, or submit it with `ray job submit`",
+        )
+    return address
 
 
 def _require_answer(address: str) -> None:
@@ -135,43 +155,53 @@ def workers(found: Sequence[Node]) -> list[Node]:
     return [n for n in found if not n.head] or list(found)
 
 
-def learner_node(found: Sequence[Node]) -> Node:
-    """Where the learner goes."""
-    return max(workers(found), key=lambda n: (n.gpus, n.cpus, n.id))
+def learner_nodes(found: Sequence[Node], count: int = 1, on_gpus: bool = False) -> list[Node]:
+    """Where ``count`` learners go: as near to each other as there are GPUs for them, or each to a
+    node of its own while there is one, those with most CPUs first.
+    """
+    best = sorted(workers(found), key=lambda n: (n.gpus, n.cpus, n.id), reverse=True)
+    if on_gpus:
+        return [node for node in best for _ in range(int(node.gpus))][:count]
+    return [best[i % len(best)] for i in range(count)]
 
 
 def reserved_cpus(
-    found: Sequence[Node], on_cpu: bool, threads: int, small: bool, cpus: float
-) -> float:
-    """CPUs of the learner's node that actors of ``cpus`` CPUs leave to it. Where that is the only
-    node and steps are large, none: as in the runtime process, whichever waits leaves its cores to
-    the other. One actor always finds a place.
+    found: Sequence[Node],
+    places: Sequence[Node],
+    on_cpu: bool,
+    threads: int,
+    small: bool,
+    cpus: float,
+) -> dict[str, float]:
+    """CPUs of the learners' nodes (``places``) that actors of ``cpus`` CPUs leave to them. Where
+    there is one node only, one for each but no more than half of all, and none if steps are large:
+    as in the runtime process, whichever waits leaves its cores to the other. One actor always finds
+    a place.
     """
-    learner, every = learner_node(found), workers(found)
+    every, each = workers(found), float(threads) if on_cpu else 1.0
+    wanted = {node: each * count for node, count in Counter(n.id for n in places).items()}
     if len(every) == 1:
-        wanted = 1.0 if small or not on_cpu else 0.0
-    else:
-        wanted = float(threads) if on_cpu else 1.0
-    if any(room_on(node, learner, 0.0, cpus) for node in every if node.id != learner.id):
-        return wanted
-    return max(0.0, min(wanted, learner.free - cpus))
+        most = every[0].cpus / 2
+        wanted = {every[0].id: min(len(places), most) if small or not on_cpu else 0.0}
+    if not any(room_on(node, wanted, cpus) for node in every):
+        home = max(places, key=lambda n: n.free)
+        wanted[home.id] = max(0.0, home.free - cpus)
+    return wanted
 
 
-def room_on(node: Node, learner: Node, reserved: float, cpus: float) -> int:
-    """How many more actors of ``cpus`` CPUs fit on a node; ``reserved`` CPUs of the learner's node
-    are left to the learner.
-    """
-    free = node.free - (reserved if node.id == learner.id else 0.0)
+def room_on(node: Node, reserved: Mapping[str, float], cpus: float) -> int:
+    """How many more actors of ``cpus`` CPUs fit on a node; ``reserved`` CPUs are the learners'."""
+    free = node.free - reserved.get(node.id, 0.0)
     return max(0, int(free / cpus + 1e-6))
 
 
 def actor_node(
-    found: Sequence[Node], learner: Node, reserved: float, cpus: float, taken: Mapping[str, int]
+    found: Sequence[Node], reserved: Mapping[str, float], cpus: float, taken: Mapping[str, int]
 ) -> Node:
     """Where the next actor goes: of the nodes with room, the one with the fewest of ``taken``, the
     run's own actors by node.
     """
-    fitting = [n for n in workers(found) if room_on(n, learner, reserved, cpus)]
+    fitting = [n for n in workers(found) if room_on(n, reserved, cpus)]
     if not fitting:
         raise NoRoom(
             f"no node of the cluster has {cpus:g} CPUs free for another actor (ray.cpus_per_actor)"

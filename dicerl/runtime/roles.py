@@ -4,9 +4,10 @@ child that dies breaks no other's; the data they work on is shared.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,17 +21,20 @@ from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
-from dicerl.envs import EnvSpec, make_vector_env
-from dicerl.errors import DicerlError
+from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
+from dicerl.errors import CheckpointError, DicerlError
 from dicerl.parts.actor import Actor, Episode
 from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
+from dicerl.parts.replicas import LostReplica, Replicas
 from dicerl.parts.sequence import Arrays, Store
+from dicerl.parts.staging import Outcome
 from dicerl.records import checkpoint
 from dicerl.records.timing import Times
 from dicerl.records.vocabulary import ACTOR_STAGES, LEARNER_STAGES, stage_fields
 from dicerl.runtime.base import Role
+from dicerl.runtime.coordinator import BAD_BATCHES
 from dicerl.runtime.messages import (
     Alive,
     Batch,
@@ -48,6 +52,7 @@ from dicerl.runtime.messages import (
     Pulled,
     Save,
     Saved,
+    Skipped,
     Slots,
     SlotsWanted,
     TimesSpent,
@@ -83,9 +88,14 @@ def save(folder: Path, tensors: checkpoint.Tensors, steps_trained: int = 0) -> S
     try:
         for name, group in tensors.items():
             checkpoint.write_tensors(folder, name, group)
-    except OSError as error:
+    except (OSError, CheckpointError) as error:
         return NotSaved(str(error))
     return Saved(steps_trained)
+
+
+def alone() -> Replicas | None:
+    """No learner trains batches together with another."""
+    return None
 
 
 @dataclass
@@ -102,6 +112,19 @@ class Shared:
     on_batch: bytes  # the same
     # (folder, tensors, steps_trained) -> the message that answers Save
     save: Callable[..., Any] = save
+    # a learner's: wait for those that train every batch together with it
+    join: Callable[[], Replicas | None] = alone
+
+
+def pickled(name: str, function: Callable[..., Any] | None) -> bytes:
+    """A user's callable, to be sent to children; ``name`` is the argument's, for the error."""
+    try:
+        return bytes(cloudpickle.dumps(function))
+    except Exception as error:  # whatever its parts raise
+        raise DicerlError(
+            f"{name} cannot be sent to another process: {type(error).__name__}: {error}; let it"
+            " make what it needs when it is called, or use runtime.kind=serial"
+        ) from error
 
 
 def actor_role(
@@ -146,32 +169,36 @@ def actor_role(
 
     stock = BehaviourStock(ask, lambda: _expect(Drawn, channel).behaviours)
     channel.send(Alive())
-    actor = Actor(
-        ActorCritic(config, shared.spec),
-        make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1),
-        rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
-        env_seed=seeding.integer(seeding.stream(config.seed, "environment", number, incarnation)),
-        get_parameters=shared.parameters.pull,
-        send_sequences=send_sequences,
-        end_episodes=stock.end_episodes,
-        next_behaviours=stock.next_behaviours,
-        first_env=first_env,
-        incarnation=incarnation,
-    )
-    actor.times = Times(*ACTOR_STAGES)
-    timed = time.monotonic()
-    while True:
-        if actor.act():
-            # Wait before the next windows begin, not when they are complete: then their steps would
-            # age, and the policy that took them.
-            reserve(num_envs)
-        actor.advance()
-        if time.monotonic() - reported_at > HEARTBEAT:
-            stock.flush()
-            channel.send(Alive(steps()))
-        if time.monotonic() - timed > TIMES_EVERY:
-            timed = time.monotonic()
-            channel.send(TimesSpent(actor.times.take()))
+    env = make_vector_env(config, num_envs, cloudpickle.loads(shared.make_env), num_threads=1)
+    with _closed_at_the_end(channel, env):
+        actor = Actor(
+            ActorCritic(config, shared.spec),
+            env,
+            rng=np.random.default_rng(seeding.stream(config.seed, "actor", number, incarnation)),
+            env_seed=seeding.integer(
+                seeding.stream(config.seed, "environment", number, incarnation)
+            ),
+            get_parameters=shared.parameters.pull,
+            send_sequences=send_sequences,
+            end_episodes=stock.end_episodes,
+            next_behaviours=stock.next_behaviours,
+            first_env=first_env,
+            incarnation=incarnation,
+        )
+        actor.times = Times(*ACTOR_STAGES)
+        timed = time.monotonic()
+        while True:
+            if actor.act():
+                # Wait before the next windows begin, not when they are complete: then their steps
+                # would age, and the policy that took them.
+                reserve(num_envs)
+            actor.advance()
+            if time.monotonic() - reported_at > HEARTBEAT:
+                stock.flush()
+                channel.send(Alive(steps()))
+            if time.monotonic() - timed > TIMES_EVERY:
+                timed = time.monotonic()
+                channel.send(TimesSpent(actor.times.take()))
 
 
 def learner_role(channel: Channel, shared: Shared) -> None:
@@ -184,13 +211,24 @@ def learner_role(channel: Channel, shared: Shared) -> None:
         with times("pushing"):
             shared.parameters.push(vector, version)
 
+    replicas = shared.join()
+    batches = iter(range(BAD_BATCHES))  # that may still be sent
+
+    def skipped(outcome: Outcome) -> None:
+        if replicas is not None and not replicas.first:
+            return  # the first one has the whole batch's losses
+        batch = outcome.batch if next(batches, None) is not None else None
+        channel.send(Skipped(outcome.update, outcome.loss, outcome.norm, batch))
+
     learner = Learner(
         ActorCritic(config, shared.spec),
         plan.total_updates,
         plan.device,
         plan.learner_threads,
         shared.weights,
-        publish,
+        publish if replicas is None or replicas.first else None,
+        replicas,
+        skipped,
     )
     on_batch = cloudpickle.loads(shared.on_batch)
     trained, diagnostics = False, None
@@ -204,15 +242,15 @@ def learner_role(channel: Channel, shared: Shared) -> None:
         with times("starved"):
             message = channel.receive()
         match message:
-            case Batch(slots, diagnose, number):
+            case Batch(slots, diagnose, number, columns):
                 with times("copying"):
-                    batch = shared.store.read(slots, learner.buffers())
+                    batch = shared.store.read(slots, learner.buffers(len(slots)))
                 channel.send(BatchProgress(slots, trained, diagnostics))
                 if on_batch is not None:
                     learner.fetch()
                     on_batch(learner, batch)
                 with times("training"):
-                    diagnostics = learner.update(batch, diagnose, number)
+                    diagnostics = learner.update(batch, diagnose, number, columns)
                 trained = True
                 if diagnostics is not None:
                     diagnostics |= stage_fields("learner", times.take())
@@ -238,21 +276,22 @@ def evaluator_role(channel: Channel, shared: Shared) -> None:
     model = ActorCritic(config, shared.spec)
     evaluator = Evaluator(model, cloudpickle.loads(shared.make_env), env_threads=1)
     version = -1
-    while True:
-        message = channel.receive()
-        match message:
-            case Evaluate():
-                newest = shared.parameters.pull(model.flat.vector, version)
-                version = version if newest is None else newest
-                channel.send(Pulled(version))
-            case Play(region):
-                seed = seeding.stream(config.seed, "evaluation", max(version, 0))
-                result = evaluator.evaluate(region, seed, lambda: channel.send(Alive()))
-                channel.send(Evaluated(result))
-            case Save(folder):
-                channel.send(shared.save(Path(folder), {"model": model.network.state_dict()}))
-            case _:
-                raise TypeError(f"an evaluator has no use for {message!r}")
+    with _closed_at_the_end(channel, evaluator):
+        while True:
+            message = channel.receive()
+            match message:
+                case Evaluate():
+                    newest = shared.parameters.pull(model.flat.vector, version)
+                    version = version if newest is None else newest
+                    channel.send(Pulled(version))
+                case Play(region):
+                    seed = seeding.stream(config.seed, "evaluation", max(version, 0))
+                    result = evaluator.evaluate(region, seed, lambda: channel.send(Alive()))
+                    channel.send(Evaluated(result))
+                case Save(folder):
+                    channel.send(shared.save(Path(folder), {"model": model.network.state_dict()}))
+                case _:
+                    raise TypeError(f"an evaluator has no use for {message!r}")
 
 
 ROLES: dict[Role, Callable[..., None]] = {
@@ -264,16 +303,44 @@ ROLES: dict[Role, Callable[..., None]] = {
 
 def run_role(role: Callable[..., None], channel: Channel, shared: Shared, *args: Any) -> None:
     """Run a role until it raises, and send the reason: ``Failed`` or ``Crashed``. What the channel
-    raises when it is closed is raised here too.
+    raises when it is closed is raised here too, and the loss of another learner.
     """
     try:
         role(channel, shared, *args)
+    except (EOFError, BrokenPipeError, ConnectionResetError, LostReplica):
+        raise
+    except _Said:
+        pass
+    except BaseException as error:
+        _send_reason(channel, error)
+
+
+def _send_reason(channel: Channel, error: BaseException) -> None:
+    if isinstance(error, DicerlError):
+        channel.send(Failed(str(error)))
+    else:
+        channel.send(Crashed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+class _Said(Exception):
+    """A role has ended, and the reason was sent."""
+
+
+@contextlib.contextmanager
+def _closed_at_the_end(channel: Channel, opened: VectorEnv | Evaluator) -> Iterator[None]:
+    """Close environments when a role ends: they may own processes or files. The reason is sent
+    before, since closing may take long or fail.
+    """
+    try:
+        yield
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
-    except DicerlError as error:
-        channel.send(Failed(str(error)))
     except BaseException as error:
-        channel.send(Crashed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        _send_reason(channel, error)
+        raise _Said from error
+    finally:
+        with contextlib.suppress(DicerlError):
+            opened.close()
 
 
 def _expect(kind: type[Any], channel: Channel) -> Any:

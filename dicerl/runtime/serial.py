@@ -19,6 +19,7 @@ import torch
 from dicerl.agent.behaviour import Behaviour
 from dicerl.config import seeding
 from dicerl.envs import make_vector_env
+from dicerl.errors import EnvironmentFailed
 from dicerl.parts import collector
 from dicerl.parts.actor import Actor
 from dicerl.parts.diagnostics import Lag
@@ -34,6 +35,10 @@ from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import RunContext
 from dicerl.runtime.machine import keep_freed_memory
 from dicerl.runtime.setup import build_model, restore_weights
+
+
+class _Stopped(Exception):
+    """A stop was requested during an evaluation."""
 
 
 class SerialRuntime:
@@ -54,17 +59,29 @@ class SerialRuntime:
             plan.device,
             plan.learner_threads,
             publish=self._publish,
+            skipped=lambda outcome: self.coordinator.skipped(*outcome),
         )
         self._evaluator: Evaluator | None = None
         saved, incarnation = None, 0
         if context.start is not None:
             saved, incarnation = context.start.state.serial, context.start.state.incarnation + 1
-            self._restore(context.start)
+            with checkpoint.fitting(context.start.path):
+                self._restore(context.start)
         self.learner.publish()
         self._complete: Arrays | None = None  # windows of every environment, for the collector
+        self._env = make_vector_env(config, config.runtime.num_envs, context.make_env)
+        try:
+            self._begin(saved, incarnation)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, saved: SerialState | None, incarnation: int) -> None:
+        """Reset the environments; continue the actor's random stream where one was ``saved``."""
+        config = self.config
         self.actor = Actor(
-            build_model(config, spec),
-            make_vector_env(config, config.runtime.num_envs, context.make_env),
+            build_model(config, self._context.spec),
+            self._env,
             rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)),
             env_seed=self._env_seed(),
             get_parameters=self.parameters.pull,
@@ -73,23 +90,37 @@ class SerialRuntime:
             next_behaviours=self._next_behaviours,
             incarnation=incarnation,
         )
-        if saved is not None:
-            self.actor.load_state_dict(saved.actor)
+        start = self._context.start
+        if start is not None and saved is not None:
+            with checkpoint.fitting(start.path):
+                self.actor.load_state_dict(saved.actor)
 
     def run(self) -> bool:
         """Train to the end of the run or until stopped; return whether the run is complete."""
+        c = self.coordinator
+        if not c.collected_all() and not self._train_to_the_end():
+            return False
+        if not c.complete():
+            self._evaluate()
+            self._save()
+        return c.complete()
+
+    def _train_to_the_end(self) -> bool:
+        """Train until the run has all its frames or is stopped; save it, and return which."""
         c = self.coordinator
         while True:
             while not self.actor.act():
                 self._advance()
             self._collect()
             self._train()
-            complete = c.collected_all()
-            if c.evaluation_due() or (complete and self.config.evaluation.every):
+            if c.collected_all():
+                self._save()  # before the last evaluation: that may take long, or be stopped
+                return True
+            if c.evaluation_due():
                 self._evaluate()
-            if complete or self._context.stop():
+            if self._context.stop():
                 self._save()
-                return complete
+                return False
             due = c.checkpoint_due()
             if due:
                 self._save()
@@ -101,9 +132,12 @@ class SerialRuntime:
             c.show()
 
     def close(self) -> None:
-        self.actor.env.close()
-        if self._evaluator is not None:
-            self._evaluator.close()
+        for opened in (self._env, self._evaluator):
+            try:
+                if opened is not None:
+                    opened.close()
+            except EnvironmentFailed as error:  # what was trained is saved
+                self.coordinator.progress.say(f"note: {error}")
 
     # --- the actor's turn
 
@@ -168,18 +202,28 @@ class SerialRuntime:
     # --- evaluation and checkpoints
 
     def _evaluate(self) -> None:
+        """Evaluate the present parameters; a stop abandons it."""
         c = self.coordinator
         if self._evaluator is None:
             self._evaluator = Evaluator(self.learner.model, self._context.make_env)
         version = self.learner.updates
         seed = seeding.stream(self.config.seed, "evaluation", version)
         c.evaluation_requested()
-        result = self._evaluator.evaluate(c.evaluation_begins(version), seed)
+        try:
+            result = self._evaluator.evaluate(c.evaluation_begins(version), seed, self._look_up)
+        except _Stopped:
+            c.evaluation_abandoned()
+            return
         best = c.evaluated(result)
         if best is not None:
             tensors = {"model": self.learner.network.state_dict()}
             checkpoint.save_best(c.run.directory, tensors, best)
             c.best_kept(best)
+
+    def _look_up(self) -> None:
+        """Called now and then during an evaluation."""
+        if self._context.stop():
+            raise _Stopped
 
     def _save(self) -> None:
         """Write a checkpoint between two windows: what the learner, the vote and the queued
@@ -196,6 +240,7 @@ class SerialRuntime:
             kept=len(kept),
             replay_rng=dict(self.collector.rng.bit_generator.state),
             lags=[(lag.mean, lag.largest) for lag in self.learner.lags],
+            spikes=self.learner.spikes.state(),
             received=self.collector.received,
             served=self.collector.served,
             served_again=self.collector.served_again,
@@ -209,8 +254,7 @@ class SerialRuntime:
             "optimizer": weights.optimizer_tensors(),
             "sequences": {name: torch.from_numpy(array) for name, array in sequences.items()},
         }
-        checkpoint.save(self.coordinator.run.directory, tensors, state)
-        self.coordinator.saved()
+        self.coordinator.saved(checkpoint.save(self.coordinator.run.directory, tensors, state))
 
     def _restore(self, start: Checkpoint) -> None:
         """Restore the learner and the collector from a checkpoint."""
@@ -219,6 +263,8 @@ class SerialRuntime:
         if saved is None:  # from another runtime: new streams, no sequences
             return
         self.learner.lags = [Lag(mean, largest) for mean, largest in saved.lags]
+        if saved.spikes:
+            self.learner.spikes.restore(saved.spikes)
         slots = self.collector.restore(saved.uses, saved.kept)
         self.collector.received, self.collector.served = saved.received, saved.served
         self.collector.served_again, self.collector.retired = saved.served_again, saved.retired

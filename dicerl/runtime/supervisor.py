@@ -2,10 +2,11 @@
 learners, watches over all of them, and decides when to save and to evaluate.
 
 It knows no transport: it starts children and exchanges messages with them through ``Transport``
-(base.py). When no slot is free, actors wait. A dead or stuck actor is replaced; a dead or stuck
-learner ends the run with the reason; a dead evaluator loses its evaluation. A checkpoint holds the
-learner, the vote and the counters, not the sequences under way: a resumed run starts new episodes
-and trains on those.
+(base.py). When no slot is free, actors wait; where they share cores with the learner, until a batch
+is trained and not only copied: they lose no time by that, and act on newer parameters. A dead or
+stuck actor is replaced; a dead or stuck learner ends the run with the reason; a dead evaluator
+loses its evaluation. A checkpoint holds the learner, the vote and the counters, not the sequences
+under way: a resumed run starts new episodes and trains on those.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from dicerl.runtime.messages import (
     Pulled,
     Save,
     Saved,
+    Skipped,
     Slots,
     SlotsWanted,
     TimesSpent,
@@ -63,22 +65,29 @@ class Supervisor:
         self._batches = self.coordinator.updates  # sent to learners
         self._feeding = True
         self._acted_at = time.monotonic()  # when there was an actor last
+        self._checked_at = self._acted_at  # when silent children were last looked for
         self._folder: Path | None = None  # of the checkpoint being written
         # folder and state of the best evaluated parameters, while an evaluator writes them
         self._best: tuple[Path, RunState] | None = None
         # A resumed run must not repeat earlier random streams.
         self._incarnation = 0 if context.start is None else context.start.state.incarnation + 1
         self.learners = [LearnerChild() for _ in range(plan.num_learners)]
+        # whether learners train every batch together, and which of them holds a slot's sequence
+        self._together = plan.runtime == "ray" and len(self.learners) > 1
+        self._holder: dict[int, int] = {}
+        self._fresh = plan.shared_cores
         self.actors = [
             ActorChild(number=i, first_env=a, num_envs=b - a, incarnation=self._incarnation)
             for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))
         ]
         self._evaluator = EvaluatorChild()  # started when it is first needed
         try:
-            for child in (*self.learners, self.actors[0]):
-                self._start(child)
-            for actor in self.actors[1:]:
-                self._start_where_possible(actor)
+            for learner in self.learners:
+                self._start(learner)
+            if not self.coordinator.collected_all():  # else only its last evaluation is missing
+                self._start(self.actors[0])
+                for actor in self.actors[1:]:
+                    self._start_where_possible(actor)
         except BaseException:
             self.close()
             raise
@@ -93,23 +102,37 @@ class Supervisor:
                 self._evaluate()
             if c.checkpoint_due() and self._folder is None:
                 self._save()
-        complete = c.collected_all()
+        for actor in self.actors:
+            if actor.handle is not None:
+                actor.handle.end()
         for actor in self.actors:
             self._end(actor)
         # after a stop, learners train only the batches they have; in a complete run, all there are
-        self._feeding = complete
-        self._until(lambda: not self._ahead() and not (self._feeding and self.collector.ready()))
-        if complete and self.config.evaluation.every:
-            self._until(lambda: not self._evaluator.evaluating)
-            self._ask(self.learners[0], Publish())
-            self._until(lambda: not self.learners[0].asked)
-            self._evaluate()
-            self._until(lambda: not self._evaluator.evaluating)
-        self._until(lambda: self._folder is None and self._best is None)
+        self._feeding = c.collected_all()
+        self._until(
+            lambda: not self._under_way() and not (self._feeding and self.collector.ready())
+        )
+        if c.collected_all() and not c.complete():
+            self._save_now()  # before the last evaluation: that may take long, or be stopped
+            self._until(lambda: not self._evaluator.evaluating or self._stop())
+            self._evaluate_the_end()
+        self._until(lambda: self._best is None)
+        if self._evaluator.handle is not None:
+            self._evaluator.handle.end()
         self._end(self._evaluator)  # nothing is evaluated that the last checkpoint does not know
-        self._save()
-        self._until(lambda: self._folder is None)
-        return complete
+        if self._evaluator.evaluating:
+            c.evaluation_abandoned()
+        self._save_now()
+        return c.complete()
+
+    def _evaluate_the_end(self) -> None:
+        """Evaluate the last parameters, unless a stop is requested."""
+        if self._stop():
+            return
+        self._ask(self.learners[0], Publish())
+        self._until(lambda: not self.learners[0].asked)
+        self._evaluate()
+        self._until(lambda: not self._evaluator.evaluating or self._stop())
 
     def close(self) -> None:
         """End every child; nothing is saved here."""
@@ -127,6 +150,7 @@ class Supervisor:
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
             self._tick()
+            self._stop()  # says so, where one was requested
 
     def _tick(self) -> None:
         """Handle messages from the children, feed learners, lend slots, and replace or end what is
@@ -224,8 +248,14 @@ class Supervisor:
     def _check_silent(self) -> None:
         """Treat a child as dead if an expected message is overdue."""
         now, stuck = time.monotonic(), self.config.runtime.stuck_seconds
+        # While this process was suspended (Ctrl-Z, a batch system) or kept from its core, children
+        # may have been so, too, or have sent what is not read yet.
+        absent = max(0.0, now - self._checked_at - 2 * WAIT)
+        self._checked_at = now
+        self._acted_at += absent
         for child in list(self._children.values()):
             patience = child.patience(stuck)
+            child.last_seen = min(now, child.last_seen + absent)
             if not child.owes():
                 child.last_seen = now
             elif now - child.last_seen > patience:
@@ -240,8 +270,10 @@ class Supervisor:
             case SlotsWanted(steps, count):
                 self._stepped(actor, steps)
                 actor.wanted, actor.waits_since = count, time.monotonic()
-            case Written(slots):
+            case Written(slots, learner):
                 self.collector.receive(slots)
+                if self._together:
+                    self._holder |= dict.fromkeys(slots, learner)
                 actor.lent = [slot for slot in actor.lent if slot not in slots]
             case EpisodesEnded(steps, episodes, wanted):
                 self._stepped(actor, steps)
@@ -340,13 +372,20 @@ class Supervisor:
     def _receive_from_learner(self, learner: LearnerChild, message: Any) -> None:
         match message:
             case BatchProgress(copied, trained, diagnostics):
-                self.collector.taken(copied)
+                if not self._fresh:
+                    self.collector.taken(copied)
                 if trained:
-                    learner.ahead -= 1
+                    slots = learner.batches.popleft()
+                    if self._fresh:
+                        self.collector.taken(slots)
+                    if self._together and learner is not self.learners[0]:
+                        return  # the first one's word is for all
                     extra = None
                     if diagnostics is not None:
                         extra = self.collector.numbers() | self._actor_times()
                     self.coordinator.trained(diagnostics, extra)
+            case Skipped(update, loss, norm, batch):
+                self.coordinator.skipped(update, loss, norm, batch)
             case Published():
                 learner.asked -= 1
             case Saved(steps_trained):
@@ -358,33 +397,52 @@ class Supervisor:
             case _:
                 raise TypeError(f"a learner sent {message!r}")
 
-    def _ahead(self) -> int:
-        """The number of batches sent to learners and not trained yet."""
-        return sum(learner.ahead for learner in self.learners)
+    def _under_way(self) -> bool:
+        """Whether learners have batches that they have not trained yet."""
+        return any(map(_ahead, self.learners))
 
     def _feed_learners(self) -> None:
+        alternate = 1 if self._together else len(self.learners)
         while self._feeding and self._folder is None and self.collector.ready():
-            learner = min(self.learners, key=lambda x: x.ahead)
-            if learner.ahead == BATCHES_AHEAD:
+            takers = self.learners if self._together else [min(self.learners, key=_ahead)]
+            if max(map(_ahead, takers)) == BATCHES_AHEAD:
                 break
-            learner.ahead += 1
-            round_, rest = divmod(self._batches, self.config.log_every)
+            slots, number = self.collector.next_batch(), self._batches
+            round_, rest = divmod(number, self.config.log_every)
             # learners that alternate take turns with diagnostics
-            diagnose = rest == round_ % min(len(self.learners), self.config.log_every)
-            slots = self.collector.next_batch()
-            self._send(learner, Batch(slots, diagnose, self._batches))
+            diagnose = rest == round_ % min(alternate, self.config.log_every)
+            for learner in takers:
+                batch = Batch(slots, diagnose, number)
+                if self._together:
+                    batch = self._share(learner, slots, diagnose, number)
+                learner.batches.append(batch.slots)
+                self._send(learner, batch)
             self._batches += 1
+
+    def _share(self, learner: LearnerChild, slots: list[int], diagnose: bool, number: int) -> Batch:
+        """A learner's part of a batch: the sequences that it holds, be they many or few. Every
+        actor sends to one of the learners, so their shares are even on average.
+        """
+        place = self.learners.index(learner)
+        columns = [i for i, slot in enumerate(slots) if self._holder[slot] == place]
+        return Batch([slots[i] for i in columns], diagnose and place == 0, number, columns)
 
     # --- checkpoints and evaluation
 
     def _save(self) -> None:
         """Begin a checkpoint. Nothing is trained meanwhile: a checkpoint is of one update."""
         feeding, self._feeding = self._feeding, False
-        self._until(lambda: not self._ahead())
+        self._until(lambda: not self._under_way())
         self._feeding = feeding
         self._folder = self._begin("checkpoints")
         self.coordinator.checkpoint_begins()
         self._ask(self.learners[0], Save(str(self._folder)))
+
+    def _save_now(self) -> None:
+        """Write a checkpoint, and wait until it is complete."""
+        self._until(lambda: self._folder is None)
+        self._save()
+        self._until(lambda: self._folder is None)
 
     def _begin(self, place: str) -> Path:
         """A temporary folder for tensors."""
@@ -398,11 +456,11 @@ class Supervisor:
         c, folder = self.coordinator, self._folder
         assert folder is not None
         try:
-            checkpoint.finish(folder, c.synced_state(steps_trained, self._incarnation))
+            path = checkpoint.finish(folder, c.synced_state(steps_trained, self._incarnation))
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
-        c.saved()
         self._folder = None
+        c.saved(path)
 
     def _evaluate(self) -> None:
         """Ask for an evaluation of the newest published parameters, unless one is under way."""
@@ -443,6 +501,10 @@ class Supervisor:
                 pass
             case _:
                 raise TypeError(f"an evaluator sent {message!r}")
+
+
+def _ahead(learner: LearnerChild) -> int:
+    return learner.ahead
 
 
 def _split(total: int, parts: int) -> list[tuple[int, int]]:
