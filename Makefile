@@ -2,6 +2,8 @@
 PYTHON ?= python3
 ENV ?= pong
 ARGS ?=
+# The package index torch is taken from, for example one of CPU builds; empty: where pip looks by itself.
+TORCH_INDEX ?=
 # Processes that run test files: one more than two cores, since many tests wait for others.
 WORKERS ?= 3
 VENV := .venv
@@ -23,11 +25,11 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# constraints.txt pins the tested versions; torch first and alone, so that pip takes its plain build.
+# constraints.txt pins the tested versions; torch first and alone, so that its index is asked for nothing else of ours.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dicerl needs Python 3.11 or newer; try: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 

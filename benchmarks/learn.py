@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+
+from dicerl.runtime.machine import hardware
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -110,25 +110,6 @@ BENCHMARKS: dict[str, list[list[str]]] = {
 # More episodes of the finished agents, played by `dicerl evaluate`: to tell the best region from
 # greedy play MinAtar needs many.
 EVALUATED = {"atari": 32, "atari_serial": 32, "minatar": 256}
-
-
-def hardware() -> dict[str, object]:
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        model = next(
-            (
-                line.split(":")[1].strip()
-                for line in cpuinfo.read_text().splitlines()
-                if line.startswith("model name")
-            ),
-            model,
-        )
-    return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-    }
 
 
 def commit() -> str:
