@@ -5,6 +5,7 @@ Makefile does.
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -83,7 +84,10 @@ def test_what_it_copies_is_enough_for_the_package(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     for name in copied():
-        (source / name).symlink_to(ROOT / name)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("*.pyc"))
+        else:
+            shutil.copy(ROOT / name, source)
     command = "pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w"
     subprocess.run(
         [sys.executable, "-m", *command.split(), str(tmp_path), "."],
@@ -92,7 +96,10 @@ def test_what_it_copies_is_enough_for_the_package(tmp_path):
         timeout=200,
     )
     (wheel,) = tmp_path.glob("dicerl-*.whl")
-    packed = {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("dicerl/")}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("dicerl/")}
+        (about,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        assert (ROOT / "README.md").read_text() in archive.read(about).decode()
     wanted = subprocess.run(
         ["git", "ls-files", "dicerl"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()

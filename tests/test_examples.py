@@ -101,6 +101,16 @@ def test_the_vote_explores_for_ppo(example):
     mean, vote = module.main(steps=6_000)
     assert mean > 35  # about 22 at random
     assert vote.counts().sum() > 50
+    # the first environment acts uniformly, the second at twice the logits; training sees neither
+    env = module.make_vec_env("CartPole-v1", n_envs=2, seed=0)
+    policy = module.Tempered(env.observation_space, env.action_space, lambda _: 1e-3)
+    seen = policy.obs_to_tensor(env.reset())[0]
+    plain = policy.get_distribution(seen).distribution.logits
+    policy.inv_temperature = plain.new_tensor([[0.0], [2.0]])
+    acted = policy.get_distribution(seen).distribution
+    assert acted.probs[0].tolist() == [0.5, 0.5]
+    apart = acted.logits[1, 0] - acted.logits[1, 1]
+    assert apart.item() == pytest.approx(2 * (plain[1, 0] - plain[1, 1]).item(), rel=1e-4)
 
 
 def tutorial(file):
