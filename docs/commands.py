@@ -26,16 +26,15 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def commands() -> str:
     """Every command: what it does, its own options, examples."""
     parts = []
-    fields = fields_of().keys() - HIDDEN
     for name, parser in build_parser().commands.items():
         rows = [
             [f"`{option(action)}`{{.option}}", cell(what_it_does(action))]
             for action in parser._actions
-            if action.dest not in fields
-            and action.dest != "help"
+            if action.dest != "help"
             and action.help is not argparse.SUPPRESS
+            and not is_field(action)
         ]
-        takes = any(action.dest in fields for action in parser._actions)
+        takes = any(map(is_field, parser._actions))
         parts += [
             f"### dicerl {name}\n",
             f"{parser.description or ''}\n",
@@ -44,6 +43,12 @@ def commands() -> str:
             f"```text\n{parser.epilog.strip()}\n```\n" if parser.epilog else "",
         ]
     return "\n".join(part for part in parts if part)
+
+
+def is_field(action: argparse.Action) -> bool:
+    """Whether an option is a config field by its own name; ``--stop-at`` is a short one."""
+    names = {option.lstrip("-").replace("-", "_") for option in action.option_strings}
+    return action.dest in names and action.dest in fields_of().keys() - HIDDEN
 
 
 def option(action: argparse.Action) -> str:

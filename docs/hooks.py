@@ -7,7 +7,6 @@ So every link works in both places. A link to a folder becomes its words.
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import posixpath
@@ -51,7 +50,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if path in known:
                 continue
             known.add(path)
-            if path.suffix == ".md":
+            if path.suffix in (".md", ".ipynb"):
                 waiting.append(path)
             if not path.is_relative_to(DOCS):
                 files.append(_file(path, config))
@@ -83,7 +82,7 @@ def notebook(path: Path) -> str:
         for output in cell.get("outputs", []):
             shown = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in shown:
-                png = base64.b64encode(base64.b64decode("".join(shown["image/png"]))).decode()
+                png = "".join("".join(shown["image/png"]).split())
                 parts.append(f"![what the code above draws](data:image/png;base64,{png})")
             else:
                 parts.append(fenced("".join(shown["text/plain"]), "text"))

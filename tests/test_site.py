@@ -55,6 +55,8 @@ def test_the_reference_has_the_docstrings_and_every_command_and_field(site):
     commands = (site / "reference/commands.html").read_text()
     for name in COMMANDS:
         assert f"dicerl {name}" in commands
+    for short in ("--stop-at", "--variant NAME", "--checkpoint"):
+        assert f">{short}" in commands, short
     for name in fields_of():
         assert f">{name}</code>" in commands, name
     assert "<!-- fields -->" not in commands
