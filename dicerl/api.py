@@ -14,7 +14,7 @@ from dicerl.agent.behaviour import Behaviours
 from dicerl.config import Config, presets, validate
 from dicerl.config.resuming import changed, keeps_serial_state
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec, preset_for
-from dicerl.envs.trust import require
+from dicerl.envs.trust import require_all
 from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, configured
@@ -137,8 +137,7 @@ def resume(
     on is refused. ``trust`` allows to import a module that its config.json names.
     """
     run = Run.open(run_dir)
-    if make_env is None:
-        require(run.config.env.id, run.directory / "config.json", trust)
+    require_all(run.config.env, run.directory / "config.json", trust, own=make_env is not None)
     config, differing = changed(run.config, changes or {})
     run.config = config
     spec = env_spec(run.config, make_env)
@@ -205,8 +204,7 @@ def load_agent(
         run_or_checkpoint = Run.open(run_or_checkpoint).checkpoint(checkpoint)
     found, run = find_checkpoint(run_or_checkpoint)
     config = run.config
-    if make_env is None:
-        require(config.env.id, run.directory / "config.json", trust)
+    require_all(config.env, run.directory / "config.json", trust, own=make_env is not None)
     model = build_model(config, env_spec(config, make_env))
     load_network(model.network, found.path)
     votes = found.state.temperatures

@@ -1,5 +1,6 @@
 """config/options.py: every config field as an option of the command line, and back."""
 
+import json
 import re
 import typing
 from pathlib import Path
@@ -32,6 +33,10 @@ def another(name, kind):
         return 1000
     if name == "evaluation.stop_at":
         return "7.5"
+    if name == "env.kwargs":
+        return {"size": 9, "map": [1, None]}
+    if name == "env.wrappers":
+        return ("a:B", "c.d:E")
     if kind is bool:
         return not value
     if kind is int:
@@ -45,6 +50,13 @@ def another(name, kind):
     return value[::-1]
 
 
+def written(value):
+    """As on the command line."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+
+
 def test_every_field_can_be_given(monkeypatch):
     """Each option reaches the field it names, written with dashes or underscores."""
     given = []
@@ -55,10 +67,7 @@ def test_every_field_can_be_given(monkeypatch):
         name: another(name, kind) for name, (kind, _) in fields_of().items() if name not in HIDDEN
     }
     for style in (lambda name: name, lambda name: name.replace("_", "-")):
-        args = [
-            f"--{style(name)}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in changes.items()
-        ]
+        args = [f"--{style(name)}={written(value)}" for name, value in changes.items()]
         cli.main(["train", "CartPole-v1", "--preset", "paper", *args])
     assert given == [Config().replace(**{"env.id": "CartPole-v1"}, **changes)] * 2
 

@@ -15,6 +15,7 @@ from dicerl.config.config import (
     SequenceConfig,
     fields_of,
     from_dict,
+    object_fields,
 )
 from dicerl.config.fields import RENAMED, describe_type, flatten, get, override, parse, renamed
 from dicerl.config.validation import validate
@@ -38,6 +39,7 @@ __all__ = [
     "flatten",
     "from_dict",
     "get",
+    "object_fields",
     "override",
     "parse",
     "renamed",

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from dicerl.config import Config
-from dicerl.envs.atari import AtariEnv, game_name
+from dicerl.envs.atari import AtariEnv, game_name, gymnasium_id
 from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym
 from dicerl.envs.gym import GymEnv, maker
+from dicerl.envs.wrappers import configured
 from dicerl.errors import ConfigError
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
     "require_same",
 ]
 
-# makes one gymnasium.Env; called without arguments, or with render_mode for a film
+# makes one gymnasium.Env; called with env.kwargs, and with render_mode for a film.
 MakeEnv = Callable[..., Any]
 
 
@@ -59,7 +60,8 @@ def _make(
     num_threads: int,
 ) -> Any:
     if make_env is not None:
-        return gym(make_env, num_envs, callable_id(make_env).strip("<>"))
+        name = callable_id(make_env).strip("<>")
+        return gym(configured(make_env, config.env, name), num_envs, name)
     if not config.env.id:
         raise ConfigError(
             "env.id",
@@ -76,8 +78,25 @@ def _make(
         )
     game = game_name(config.env.id)
     if game is not None:
+        _require_plain(game, config)
         return atari(game, config.env, num_envs, num_threads)
-    return gym(maker(config.env.id), num_envs, config.env.id)
+    make = configured(maker(config.env.id), config.env, config.env.id)
+    return gym(make, num_envs, config.env.id)
+
+
+def _require_plain(game: str, config: Config) -> None:
+    """Refuse what only Gymnasium environments take."""
+    for field in ("kwargs", "wrappers"):
+        value = getattr(config.env, field)
+        if value:
+            other = gymnasium_id(game)
+            raise ConfigError(
+                f"env.{field}",
+                value,
+                f"{game} is played by ale-py's own vector environment, set up to the paper's"
+                " protocol by --env.sticky-actions, --env.noop-max and the like"
+                + (f"; as a plain Gymnasium environment it is ale_py:{other}" if other else ""),
+            )
 
 
 def callable_id(make_env: MakeEnv) -> str:

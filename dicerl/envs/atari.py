@@ -39,6 +39,12 @@ def game_name(env_id: str) -> str | None:
     return find_game(env_id, roms.get_all_rom_ids())
 
 
+def gymnasium_id(game: str) -> str:
+    """Gymnasium's id of a game: ALE/MsPacman-v5 for ms_pacman; empty for those of two players."""
+    ids = (name for name in gymnasium.registry if name.startswith("ALE/"))
+    return next((name for name in ids if game_name(name) == game), "")
+
+
 class AtariEnv:
     """N games in lock-step; observations uint8 [N, stack, 84, 84], raw rewards."""
 

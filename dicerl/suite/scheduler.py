@@ -5,6 +5,7 @@ disk alone decides what is left to do.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -124,8 +125,8 @@ class Scheduler:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
-                # whoever started the suite named the game, or trusts its file
-                env={**os.environ, trust.VARIABLE: trust.listed_with(trust.module_of(run.game))},
+                # whoever started the suite named these modules, or trusts its file
+                env={**os.environ, trust.VARIABLE: trust.listed_with(run.config.env)},
             )
 
     def _ended(self, job: Job) -> None:
@@ -205,4 +206,6 @@ def _text(value: Any) -> str:
     """A config value as the command line takes it."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
