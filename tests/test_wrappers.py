@@ -138,6 +138,7 @@ def test_an_own_callable_gets_them_too():
         ("wrappers", "own_grid:raises", (f"around {ENV} it raised ValueError: no luck",)),
         ("wrappers", f"{FLAT},own_grid:Nope", ("'own_grid:Nope'",)),
         ("wrappers", "gymnasium.envs.registration:make", ("it is no gymnasium.Wrapper",)),
+        ("vector", "true", (f"{ENV} is registered without a vector_entry_point",)),
     ],
 )
 def test_mistakes_are_one_line(call, option, value, words):
@@ -145,12 +146,11 @@ def test_mistakes_are_one_line(call, option, value, words):
     one_line(result, f"env.{option} is", *words)
 
 
-@pytest.mark.parametrize("given", ['--env.kwargs={"mode": 1}', f"--env.wrappers={FLAT}"])
+@pytest.mark.parametrize(
+    "given", ['--env.kwargs={"mode": 1}', f"--env.wrappers={FLAT}", "--env.vector"]
+)
 def test_atari_by_its_short_name_takes_none(call, given):
     one_line(call("train", "pong", *TINY, given), "ale-py", "protocol", "ale_py:ALE/Pong-v5")
-    call_again = call("train", "combat", *TINY, given)
-    one_line(call_again, "ale-py")
-    assert "plain Gymnasium" not in call_again[2]
 
 
 def test_atari_as_a_plain_environment_takes_them():

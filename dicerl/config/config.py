@@ -21,6 +21,7 @@ ADDED = (
     ("env", "reward_unit"),
     ("env", "kwargs"),
     ("env", "wrappers"),
+    ("env", "vector"),
     ("bandit", "memory"),
     ("bandit", "min_visits"),
     ("bandit", "record"),
@@ -93,6 +94,10 @@ class EnvConfig:
         (),
         "around each Gymnasium environment, the first one innermost:"
         " gymnasium.wrappers:FlattenObservation,my_module:MyWrapper",
+    )
+    vector: bool = row(
+        False,
+        "Gymnasium: all environments in one, by the vector_entry_point that it is registered with",
     )
 
 
