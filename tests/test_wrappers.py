@@ -1,8 +1,11 @@
 """envs/wrappers.py: the arguments and wrappers that a config adds to an environment."""
 
 import json
+import re
+import shlex
 import sys
 import textwrap
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -10,8 +13,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import dicerl
+from dicerl import cli
 from dicerl.config import Config
-from dicerl.envs import env_spec, make_filmed_env, make_vector_env
+from dicerl.config.options import config_of
+from dicerl.envs import env_spec, make_filmed_env, make_vector_env, preset_for
 from dicerl.errors import ConfigError
 from probe import zeros
 from runs import TINY, debug, one_line
@@ -187,3 +192,50 @@ def test_in_the_actors_of_other_processes(tmp_path):
         env__wrappers=[FLAT, "own_grid:Ten"],
     )
     assert dicerl.train(config, quiet=True).summary["recent_return"] == 10.0
+
+
+# --- docs/environments.md
+
+PAGE = (Path(__file__).parent.parent / "docs/environments.md").read_text()
+OWN_VECTOR = """
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv as MyVectorEnv
+"""
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A folder with the modules that the page speaks of, and its Python examples."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_module.py").write_text(OWN_VECTOR)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    (own,) = [block for block in blocks if block.startswith("# my_wrappers.py")]
+    (tmp_path / "my_wrappers.py").write_text(own)
+    yield [block for block in blocks if block != own]
+    for name in ("my_module", "my_wrappers"):
+        sys.modules.pop(name, None)
+
+
+def test_the_commands_of_the_page_can_be_started(page):
+    commands = re.findall(r"^dicerl train .*", PAGE, re.M)
+    assert len(commands) == 6
+    for command in commands:
+        args = cli.build_parser().parse_args(shlex.split(command)[1:])
+        assert env_spec(config_of(args, preset_for)).num_actions > 1
+
+
+def test_the_page_s_python_runs(page, monkeypatch):
+    short = {"frames": 200, "preset": "debug", "quiet": True, "tensorboard": False}
+    train = dicerl.train
+    monkeypatch.setattr(dicerl, "train", lambda env, **given: train(env, **given | short))
+    assert len(page) == 2
+    for block in page:
+        exec(block, {})
+
+
+def test_the_page_s_wrapper_trains_continuous_actions(page):
+    config = Config().replace(env__id="Pendulum-v1", env__wrappers="my_wrappers:FiveTorques")
+    env = make_vector_env(config, 2)
+    assert env.spec.num_actions == 5
+    env.reset(0)
+    stronger, weaker = env.step(np.array([4, 0]))[0][:, 2]
+    assert stronger != weaker
