@@ -21,8 +21,7 @@ def test_json(call):
     )
 
 
-def test_the_table_at_80_columns(call, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_table(call):
     code, out, _ = call("envs", "Pend*")
     assert code == 0
     lines = out.splitlines()

@@ -11,6 +11,7 @@ from dicerl import cli
 from dicerl.config import Config, fields_of, get
 from dicerl.config.options import HIDDEN
 from dicerl.records.run import Run
+from runs import one_line
 
 
 def test_help_shows_every_field(call, monkeypatch):
@@ -24,6 +25,25 @@ def test_help_shows_every_field(call, monkeypatch):
         assert f"--{name.replace('_', '-')}" in options, name
         if name not in ("preset", "variant"):
             assert field.metadata["help"] in " ".join(out.split()), name
+
+
+def test_help_shows_the_defaults_in_force(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def shown(*args):
+        code, out, err = call("train", *args, "--help")
+        assert (code, err) == (0, "")
+        return " ".join(out.split())
+
+    batch = "sequences in a batch"
+    assert f"{batch} (paper: 64)" in shown()
+    classic = shown("CartPole-v1")
+    assert f"{batch} (default: 16; paper: 64)" in classic
+    assert "gamma (default: 0.99; paper: 0.997)" in classic
+    assert "loss (defaults: preset classic, dice):" in classic
+    assert f"{batch} (default: 4; paper: 64)" in shown("pong", "--preset", "debug")
+    assert "(default: casa)" in shown("--variant", "casa")
+    one_line(call("train", "--preset", "nope", "--help"), "preset is 'nope'")
 
 
 def another(name, kind):

@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
             " environments are made\nonce, if there are not too many; Atari games are not."
         ),
         epilog=(
-            "examples:\n  dicerl envs\n  dicerl envs pac\n  dicerl envs 'MinAtar/*' --json\n"
+            "examples:\n  dicerl envs pac\n  dicerl envs 'MinAtar/*' --json\n"
             "  dicerl envs my_module:"
         ),
     )

@@ -17,7 +17,16 @@ from dicerl.config.config import (
     from_dict,
     object_fields,
 )
-from dicerl.config.fields import RENAMED, describe_type, flatten, get, override, parse, renamed
+from dicerl.config.fields import (
+    RENAMED,
+    as_text,
+    describe_type,
+    flatten,
+    get,
+    override,
+    parse,
+    renamed,
+)
 from dicerl.config.validation import validate
 
 __all__ = [
@@ -34,6 +43,7 @@ __all__ = [
     "OptimizerConfig",
     "RuntimeConfig",
     "SequenceConfig",
+    "as_text",
     "describe_type",
     "fields_of",
     "flatten",

@@ -164,6 +164,15 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         raise ConfigError(name, value, wanted) from None
 
 
+def as_text(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def is_object(kind: Any) -> bool:
     """Whether values of the type ``kind`` are JSON objects."""
     return typing.get_origin(kind) is Mapping

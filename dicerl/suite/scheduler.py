@@ -5,7 +5,6 @@ disk alone decides what is left to do.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dicerl.config import as_text
 from dicerl.envs import trust
 from dicerl.errors import DicerlError
 from dicerl.records.run import in_use
@@ -113,7 +113,7 @@ class Scheduler:
                 run.game,
                 f"--preset={run.config.preset}",
                 f"--variant={run.variant}",
-                *(f"--{name}={_text(value)}" for name, value in fields.items()),
+                *(f"--{name}={as_text(value)}" for name, value in fields.items()),
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with run.log.open("ab") as log:
@@ -200,12 +200,3 @@ def _in_child(cores: set[int]) -> Callable[[], None]:
             os.sched_setaffinity(0, cores)
 
     return prepare
-
-
-def _text(value: Any) -> str:
-    """A config value as the command line takes it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    if isinstance(value, dict):
-        return json.dumps(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
