@@ -271,6 +271,8 @@ def test_how_to_pass_one():
     config = Config().replace(env__wrappers=["gymnasium.wrappers:FlattenObservation"])
     with pytest.raises(ConfigError, match="wrappers go around single environments"):
         env_spec(config, vector(Batch))
+    with pytest.raises(ConfigError, match=r"env\.vector is True; Counting makes single"):
+        env_spec(Config().replace(env__vector=True), Counting)
     with pytest.raises(DicerlError, match="Batch cannot be filmed: it is a vector environment"):
         make_filmed_env(Config(), 2, vector(Batch))
 

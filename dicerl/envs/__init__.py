@@ -91,6 +91,10 @@ def _single_or_vector(
     gym: type[Any], make: MakeEnv, config: Config, num_envs: int, name: str
 ) -> Any:
     if not isinstance(make, VectorMaker):
+        if config.env.vector:
+            raise ConfigError(
+                "env.vector", True, f"{name} makes single environments; see dicerl.vector(make)"
+            )
         return gym(configured(make, config.env, name), num_envs, name)
     if config.env.wrappers:
         raise ConfigError(

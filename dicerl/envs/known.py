@@ -64,7 +64,8 @@ def known(pattern: str = "", older: bool = False) -> list[Known]:
         for i, spec in gymnasium.registry.items()
         if "ale_py" not in str(spec.entry_point) and not i.startswith(("ALE/", "MinAtar/"))
     ]
-    ids = [i for i in ids if (older or i in _newest(ids)) and _matches(i, word)]
+    shown = set(ids) if older else _newest(ids)
+    ids = [i for i in ids if i in shown and _matches(i, word)]
     return [*_atari(word), *_minatar(word, older), *_looked_at(ids, "gymnasium")]
 
 
