@@ -20,7 +20,7 @@ from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, configured
 from dicerl.records.checkpoint import fitting
 from dicerl.records.progress import Progress
-from dicerl.records.run import Run
+from dicerl.records.run import PACKAGE, Run
 from dicerl.runtime import precision
 from dicerl.runtime.base import OnBatch
 from dicerl.runtime.launch import run_to_end
@@ -137,6 +137,11 @@ def resume(
     on is refused. ``trust`` allows to import a module that its config.json names.
     """
     run = Run.open(run_dir)
+    if (run.directory / PACKAGE).exists():
+        raise DicerlError(
+            f"{run.directory} is a package, an agent without its optimizer; to train on from it:"
+            f" dicerl train {run.config.env.id} --init-from {run.directory}"
+        )
     if make_env is None:
         require(run.config.env.id, run.directory / "config.json", trust)
     config, differing = changed(run.config, changes or {})

@@ -19,6 +19,7 @@ from dicerl.errors import ConfigError, DicerlError
 from dicerl.records import checkpoint, files
 
 HOLD_SECONDS = 0.5  # to wait for a lock
+PACKAGE = "package.json"  # in a run that is only an agent to pass on (export/package.py)
 
 
 class Run:
