@@ -45,12 +45,11 @@ def region(run: Run, found: Checkpoint, tensors: Mapping[str, Tensor]) -> dict[s
     its vote, the fixed value, or the trained one.
     """
     with checkpoint.fitting(found.path):
+        if "log_inv_temperature" in tensors:
+            return {"inv_temperature": [float(tensors["log_inv_temperature"].exp())] * 2}
         votes = found.state.temperatures
         behaviours = Behaviours(run.config, len(votes["votes"]))
         behaviours.load_state_dict(votes)
-    trained = tensors.get("log_inv_temperature")
-    if trained is not None:
-        return {"inv_temperature": [float(trained.exp())] * 2}
     pairs = zip(behaviours.names, behaviours.evaluation_region(), strict=True)
     return {name: sorted(float(family.from_x(name, x)) for x in ends) for name, ends in pairs}
 

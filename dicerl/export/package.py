@@ -19,7 +19,6 @@ from typing import Any
 from dicerl.api import find_checkpoint
 from dicerl.config import Config, flatten
 from dicerl.envs import MakeEnv
-from dicerl.envs.trust import require
 from dicerl.errors import ConfigError, require_folder
 from dicerl.evaluate.evaluate import evaluate, find
 from dicerl.export.about import about, evaluation, score_of
@@ -70,8 +69,6 @@ def package(
     run, place = find(path, checkpoint, quiet)
     found, _ = find_checkpoint(place)
     config = anonymous(run.config)
-    if make_env is None and (episodes or video):
-        require(config.env.id, run.directory / "config.json", trust)
     target = _target(run, folder)
     tensors = checkpoints.read_tensors(found.path, "model")
     told = {"format": FORMAT, **about(run, found, tensors), "licence": licence or None}
@@ -90,12 +87,12 @@ def package(
         checkpoints.save(new, {"model": tensors}, state)
         if episodes or video:
             played = evaluate(
-                new,
+                found.path,
                 make_env,
                 episodes=episodes or 1,
                 video=new / VIDEO if video else None,
                 quiet=quiet,
-                trust=True,  # asked above
+                trust=trust,
             )
             if episodes:
                 line = {**_counters(told), **played.result}
