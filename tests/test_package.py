@@ -50,9 +50,9 @@ def test_a_package_is_loaded_by_its_path_alone(call, cartpole, tmp_path):
         f"checkpoints/{updates}/model.safetensors",
         f"checkpoints/{updates}/state.json",
         "config.json",
+        "dicerl.json",
         "evaluations.jsonl",
         "metrics.jsonl",
-        "package.json",
     ]
     for which in ("newest", "best", updates):
         agent = dicerl.load_agent(elsewhere, checkpoint=which)
@@ -111,6 +111,7 @@ def test_only_packages_are_replaced(call, cartpole, tmp_path):
     one_line(call("package", cartpole, "-o", "agent"), "agent", ".git")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.md").write_text("all of it")
+    (tmp_path / "thesis" / "package.json").write_text("{}")  # npm's
     one_line(call("package", cartpole, "-o", "thesis"), "thesis", "no package", "chapter.md")
     assert (tmp_path / "thesis" / "chapter.md").read_text() == "all of it"
     one_line(call("package", cartpole, "-o", cartpole), "no package")
@@ -123,13 +124,24 @@ def test_only_packages_are_replaced(call, cartpole, tmp_path):
 def test_one_that_fails_leaves_what_was_there(cartpole, tmp_path, monkeypatch):
     package(cartpole, tmp_path / "agent")
     before = (tmp_path / "agent" / "README.md").stat().st_ino
+    rename = Path.rename
 
-    def fails(*_):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dicerl.export.package.card", fails)
-    with pytest.raises(OSError, match="No space"):
-        package(cartpole, tmp_path / "agent")
+    def stopped(path, target):
+        if path.parent.name.startswith(".package-") and path.name == "agent":
+            raise KeyboardInterrupt  # between the old and the new one
+        return rename(path, target)
+
+    for name, fails, error in (
+        ("dicerl.export.package.card", full, OSError),
+        ("pathlib.Path.rename", stopped, KeyboardInterrupt),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, fails)
+            with pytest.raises(error):
+                package(cartpole, tmp_path / "agent")
     assert (tmp_path / "agent" / "README.md").stat().st_ino == before
     assert os.listdir(tmp_path) == ["agent"]
 

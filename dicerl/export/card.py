@@ -33,7 +33,7 @@ print(evaluate({folder}, episodes=4{more}).result["mean_return"])
 
 
 def card(told: dict[str, Any], folder: str) -> str:
-    """The text of a card from what package.json tells; ``folder`` is the package's name."""
+    """The text of a card from what dicerl.json tells; ``folder`` is the package's name."""
     env = told["env"]
     rows = [
         ("environment", _code(env)),

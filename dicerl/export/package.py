@@ -2,7 +2,7 @@
 
 It is a run reduced to what its agent needs, so that whatever loads a run loads it: config.json, one
 checkpoint without optimizer, the start event and the agent's evaluation. Beside these a card for
-people, README.md, and the same for programs, package.json. Nothing in it is code, and nothing tells
+people, README.md, and the same for programs, dicerl.json. Nothing in it is code, and nothing tells
 of the machine it was made on.
 """
 
@@ -58,7 +58,7 @@ def package(
     trust: bool = False,
 ) -> dict[str, Any]:
     """Write the agent of ``path``, a run or one of its checkpoints, into ``folder`` (default:
-    packages/<name of the run>); return what its package.json says, with the folder.
+    packages/<name of the run>); return what its dicerl.json says, with the folder.
 
     An older package there is replaced, anything else is not. ``episodes`` are played for the score
     on the card, instead of the run's own evaluation; ``video`` films one. Only these two need the
@@ -151,7 +151,12 @@ def _put(new: Path, target: Path, before: Path) -> None:
     """Give the finished folder its name; an older package is moved out of the way first."""
     if target.exists():
         target.rename(before)
-    new.rename(target)
+    try:
+        new.rename(target)
+    except BaseException:  # Ctrl-C, too
+        if before.exists():
+            before.rename(target)
+        raise
 
 
 def _counters(told: dict[str, Any]) -> dict[str, Any]:
