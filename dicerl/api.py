@@ -20,7 +20,7 @@ from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, configured
 from dicerl.records.checkpoint import fitting
 from dicerl.records.progress import Progress
-from dicerl.records.run import Run
+from dicerl.records.run import PACKAGE, Run
 from dicerl.runtime import precision
 from dicerl.runtime.base import OnBatch
 from dicerl.runtime.launch import describe, run_to_end
@@ -155,6 +155,11 @@ def resume(
     on is refused. ``trust`` allows to import a module that its config.json names.
     """
     run = Run.open(run_dir)
+    if (run.directory / PACKAGE).exists():
+        raise DicerlError(
+            f"{run.directory} is a package, an agent without its optimizer; to train on from it:"
+            f" dicerl train {run.config.env.id} --init-from {run.directory}"
+        )
     require_all(run.config.env, run.directory / "config.json", trust, own=make_env is not None)
     config, differing = changed(run.config, changes or {})
     run.config = config

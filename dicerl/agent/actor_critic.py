@@ -131,17 +131,33 @@ class ActorCritic:
             return torch.from_numpy(array).to(device)
 
         numbers = {name: tensor(behaviour[:, i]) for i, name in enumerate(self._numbers)}
+        log_pi, out = self.log_pi(
+            tensor(observation), state, numbers, tensor(last_action), tensor(last_reward)
+        )
+        scale = float(self.network.advantage_scale) if self._normalised else 1.0
+        return PolicyStep(log_pi.cpu().numpy(), scale, out)
+
+    def log_pi(
+        self,
+        observation: Tensor,
+        state: Tensor,
+        numbers: dict[str, Tensor],
+        last_action: Tensor,
+        last_reward: Tensor,
+    ) -> tuple[Tensor, Output]:
+        """The same step in tensors only, as an exported file computes it (export/graph.py):
+        log pi [N, A] and the network's output [1, N, ...]. ``numbers`` are the family's, [N] each.
+        """
         extra: dict[str, Tensor] = {}
         if self.config.network.last_action_reward:
-            extra["last_action"] = tensor(last_action)[None]
-            extra["last_reward"] = self.shaped(tensor(last_reward))[None]
+            extra["last_action"] = last_action[None]
+            extra["last_reward"] = self.shaped(last_reward)[None]
         if self.network.conditioned:
             extra["inv_temperature"] = numbers["inv_temperature"][None]
-        out = self.network.unroll(tensor(observation)[None], state, None, **extra, starts=None)
-        scale = float(self.network.advantage_scale) if self._normalised else 1.0
+        out = self.network.unroll(observation[None], state, None, **extra, starts=None)
+        scale = self.network.advantage_scale if self._normalised else 1.0
         inv_temperature, weight = family.components(self.config.behaviour.family, numbers, scale)
-        log_pi = policy.log_probs(out.advantage[0], inv_temperature, weight)
-        return PolicyStep(log_pi.cpu().numpy(), scale, out)
+        return policy.log_probs(out.advantage[0], inv_temperature, weight), out
 
     def window(
         self, batch: dict[str, Tensor], starts: frozenset[int] | None = None

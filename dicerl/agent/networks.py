@@ -166,6 +166,8 @@ class Network(nn.Module):
             x = x.unsqueeze(1)
         elif self.spec.channels_last:
             x = x.permute(0, 3, 1, 2)
+        if torch.compiler.is_compiling():  # an exported graph says what, its runtime how
+            return x
         if not x.is_contiguous(memory_format=torch.channels_last):
             # The axes are moved while elements are still bytes, a quarter of the traffic, and plane
             # by plane, twice as fast as contiguous().
@@ -176,7 +178,9 @@ class Network(nn.Module):
         """Inputs as float, normalised."""
         if self.normalise == "none":
             return x.to(torch.float32)
-        if not self.spec.is_image or x.device.type != "cpu" or x.requires_grad:
+        # an exported graph has no parts: their number depends on the batch
+        whole = x.device.type != "cpu" or x.requires_grad or torch.compiler.is_compiling()
+        if not self.spec.is_image or whole:
             return self._normalise(x.to(torch.float32))
         # A part that fits into the cache goes through all of it at once: 6 instead of 10.5 ms for
         # 336 stacks of four frames.

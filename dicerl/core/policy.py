@@ -41,7 +41,9 @@ def log_probs(
         inv_temperature, dtype=advantage.dtype, device=advantage.device
     ).unsqueeze(-1)
     greedy = inv.isinf()
-    if advantage.device.type == "cpu" and not greedy.any():  # the host would wait for a GPU
+    # the host would wait for a GPU, and an exported graph has one path for all values
+    at_hand = advantage.device.type == "cpu" and not torch.compiler.is_compiling()
+    if at_hand and not greedy.any():
         return torch.log_softmax(advantage * inv, dim=-1)
     log_pi = torch.log_softmax(advantage * inv.masked_fill(greedy, 0.0), dim=-1)
     best = (advantage == advantage.amax(-1, keepdim=True)).to(advantage.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 from dicerl.config import Config
 from dicerl.envs.atari import AtariEnv, game_name, games
 from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
-from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym
+from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym, names_of_actions
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.vector import GymVector, VectorMaker, registered
 from dicerl.envs.wrappers import configured, with_kwargs
@@ -21,6 +21,7 @@ __all__ = [
     "FilmedEnv",
     "MakeEnv",
     "VectorEnv",
+    "action_names",
     "callable_id",
     "env_spec",
     "make_filmed_env",
@@ -135,6 +136,17 @@ def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
     env = make_vector_env(config, 1, make_env)
     env.close()
     return env.spec
+
+
+def action_names(config: Config, make_env: MakeEnv | None = None) -> list[str]:
+    """What the environment calls its actions, or their numbers, in the order of our own."""
+    env = _make(FilmedAtari, GymEnv, config, 1, make_env, 0)
+    try:
+        if isinstance(env, FilmedAtari):
+            return env.action_names
+        return names_of_actions(env._envs[0], env.spec)
+    finally:
+        env.close()
 
 
 def preset_for(env_id: str) -> str:

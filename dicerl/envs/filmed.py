@@ -132,7 +132,7 @@ class FilmedGym(GymEnv):
                 ) from error
             first.close()
         self.fps = float(first.metadata.get("render_fps") or DEFAULT_FPS)
-        self.action_names = _action_names(first, self.spec)
+        self.action_names = names_of_actions(first, self.spec)
         self._pictures: list[np.ndarray] = []
         self._filming = False
 
@@ -180,7 +180,7 @@ def _spaced(name: str) -> str:
     return " ".join(name.lower().split())
 
 
-def _action_names(env: gymnasium.Env, spec: EnvSpec) -> list[str]:
+def names_of_actions(env: gymnasium.Env, spec: EnvSpec) -> list[str]:
     """The environment's own names of its actions if it has any, else numbers."""
     own: Any = env.unwrapped
     if hasattr(own, "get_action_meanings"):

@@ -19,6 +19,8 @@ from dicerl.errors import ConfigError, DicerlError
 from dicerl.records import checkpoint, files
 
 HOLD_SECONDS = 0.5  # to wait for a lock
+# in a run that is only an agent to pass on (export/package.py); package.json would be npm's
+PACKAGE = "dicerl.json"
 
 
 class Run:
