@@ -4,6 +4,7 @@ one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from dicerl.envs.atari import AtariEnv, game_name
 from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym
 from dicerl.envs.gym import GymEnv, maker
+from dicerl.envs.masks import mask_of, random_actions
 from dicerl.errors import ConfigError
 
 __all__ = [
@@ -23,7 +25,9 @@ __all__ = [
     "env_spec",
     "make_filmed_env",
     "make_vector_env",
+    "mask_of",
     "preset_for",
+    "random_actions",
     "require_finite",
     "require_same",
 ]
@@ -86,10 +90,13 @@ def callable_id(make_env: MakeEnv) -> str:
 
 
 def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
-    """The environment's spec, read from one instance of it."""
-    env = make_vector_env(config, 1, make_env)
-    env.close()
-    return env.spec
+    """The environment's spec, read from one instance of it. That is reset: only then a Gymnasium
+    environment shows whether it has action masks.
+    """
+    with contextlib.closing(make_vector_env(config, 1, make_env)) as env:
+        if isinstance(env, GymEnv):
+            env.reset(0)
+        return env.spec
 
 
 def preset_for(env_id: str) -> str:
