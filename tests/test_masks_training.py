@@ -14,7 +14,7 @@ import torch
 
 import dicerl
 import probe
-from dicerl.agent.actor_critic import ActorCritic, sample
+from dicerl.agent.actor_critic import SCALE_RATE, ActorCritic, sample
 from dicerl.agent.behaviour import Behaviour
 from dicerl.config.presets import VARIANTS, preset
 from dicerl.core.family import NUMBERS
@@ -108,7 +108,7 @@ def test_what_acts_is_what_is_trained_and_forbidden_actions_are_neither(variant)
     assert by_name["advantage_head.weight"].abs().sum() > 0
 
 
-@pytest.mark.parametrize("variant", ["dice", "mixture"])
+@pytest.mark.parametrize("variant", ["dice", "mixture", "casa/trainable_tau"])
 def test_a_of_a_forbidden_action_changes_nothing(variant):
     """Losses, targets and the next scale: as if the entry were not there."""
     model, windows = played(variant)
@@ -125,7 +125,10 @@ def test_a_of_a_forbidden_action_changes_nothing(variant):
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
     assert spread > 0
+    scale = float(model.network.advantage_scale)
     assert learner.update(windows[1], diagnose=True)["advantage_std"] < 3  # not 100
+    after = scale + SCALE_RATE * (spread.item() - scale)
+    assert float(learner.weights["advantage_scale"]) == pytest.approx(after, rel=1e-6)
 
 
 def test_the_scale_is_that_of_steps_with_a_choice():

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import typing
 from dataclasses import field
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, NewType, TypeVar, Union
 
 from dicerl.config.elsewhere import meant, suggestion
 from dicerl.errors import ConfigError, nearest
 
 T = TypeVar("T")
+Reference = NewType("Reference", str)  # something of the user's own, "module:Name"
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
 
 # old name -> present name; config.json of older runs has the old one
@@ -99,6 +102,8 @@ def _set(node: Any, path: list[str], value: Any) -> Any:
 def parse(name: str, kind: Any, value: Any) -> Any:
     """``value``, a command-line string or from JSON, as the type ``kind`` of the field ``name``."""
     origin = typing.get_origin(kind)
+    if origin in (Union, UnionType):
+        return _parse_either(name, typing.get_args(kind), value)
     if origin is Literal:
         choices = typing.get_args(kind)
         if value not in choices:
@@ -107,6 +112,10 @@ def parse(name: str, kind: Any, value: Any) -> Any:
                 value,
                 f"it can be {', '.join(map(str, choices))}{nearest(str(value), choices)}",
             )
+        return value
+    if kind is Reference:
+        if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:\w+", value):
+            raise ConfigError(name, value, "it must be module:Name")
         return value
     if origin is tuple:
         if not isinstance(value, str | list | tuple):
@@ -155,6 +164,26 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         raise ConfigError(name, value, wanted) from None
 
 
+def _parse_either(name: str, kinds: tuple[Any, ...], value: Any) -> Any:
+    """``value`` as the first of these types that takes it: choices or a name, a number or several
+    of it.
+    """
+    first, other = kinds
+    try:
+        return parse(name, first, value)
+    except ConfigError as error:
+        if other is Reference and not (isinstance(value, str) and ":" in value):
+            raise ConfigError(
+                name,
+                value,
+                f"it can be {', '.join(map(str, typing.get_args(first)))}, or module:Name of your"
+                f" own{nearest(str(value), typing.get_args(first))}",
+            ) from None
+        if other is not Reference and not isinstance(value, list | tuple) and "," not in str(value):
+            raise error
+    return parse(name, other, value)
+
+
 def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise ValueError
@@ -169,6 +198,10 @@ def _whole(number: float) -> int:
 
 def describe_type(kind: Any) -> str:
     """How values of the type ``kind`` are written on the command line."""
+    if typing.get_origin(kind) in (Union, UnionType):
+        return "|".join(map(describe_type, typing.get_args(kind)))
+    if kind is Reference:
+        return "MODULE:NAME"
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
     if typing.get_origin(kind) is tuple:

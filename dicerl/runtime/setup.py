@@ -237,7 +237,12 @@ def _require_memory(
     parameters = entries = 0
     # a smaller network fits anywhere, and torch takes seconds to load its "meta" device
     scarce = shared is not None and shared < slot * capacity + 2**30
-    if scarce or max(config.network.hidden, config.network.lstm) > 2048:
+    hidden = config.network.hidden
+    widest = {
+        "network.hidden": hidden if isinstance(hidden, int) else max(hidden),
+        "network.lstm": config.network.lstm,
+    }
+    if scarce or max(widest.values()) > 2048:
         with torch.device("meta"):  # counts without taking memory
             counted = Network(config, spec)
         parameters = counted.num_parameters()
@@ -248,7 +253,7 @@ def _require_memory(
     network = (
         4 * parameters * (5 + 2 * learners + actors + (learners + 1 if runtime == "process" else 0))
     )
-    wide, other = sorted(("network.hidden", "network.lstm"), key=lambda n: -get(config, n))
+    wide, other = sorted(widest, key=lambda n: -widest[n])
     if network > 0.9 * free:
         raise ConfigError(
             wide,

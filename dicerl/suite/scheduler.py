@@ -115,6 +115,7 @@ class Scheduler:
                 *(f"--{name}={_text(value)}" for name, value in fields.items()),
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
+        modules = [trust.module_of(name) for name in (run.game, run.config.network.torso)]
         with run.log.open("ab") as log:
             # A session of its own: Ctrl-C reaches only the suite, which passes it on once.
             return subprocess.Popen(
@@ -124,8 +125,8 @@ class Scheduler:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
-                # whoever started the suite named the game, or trusts its file
-                env={**os.environ, trust.VARIABLE: trust.listed_with(trust.module_of(run.game))},
+                # whoever started the suite named the game and the torso, or trusts its file
+                env={**os.environ, trust.VARIABLE: trust.listed_with(*modules)},
             )
 
     def _ended(self, job: Job) -> None:
@@ -204,5 +205,5 @@ def _in_child(cores: set[int]) -> Callable[[], None]:
 def _text(value: Any) -> str:
     """A config value as the command line takes it."""
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) + "," * (len(value) == 1)  # a list, even of one
     return str(value).lower() if isinstance(value, bool) else str(value)
