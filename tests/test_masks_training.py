@@ -110,7 +110,7 @@ def test_what_acts_is_what_is_trained_and_forbidden_actions_are_neither(variant)
 
 @pytest.mark.parametrize("variant", ["dice", "mixture", "casa/trainable_tau"])
 def test_a_of_a_forbidden_action_changes_nothing(variant):
-    """Losses, targets and the next scale: as if the entry were not there."""
+    """Losses, targets, the next scale and a trainable tau's gradient, as if it were not there."""
     model, windows = played(variant)
     learner = Learner(model, 100)
     batch = probe.tensors(windows[1])
@@ -121,7 +121,9 @@ def test_a_of_a_forbidden_action_changes_nothing(variant):
             model.network.advantage_head.bias[NEVER] = bias
         found = objective(model, batch, scaling)
         spread = model.spread_of(found.window.advantage[:-1], found.valid, found.window.mask[:-1])
-        results.append([*found.losses, *found.targets, spread])
+        log_tau = model.network.log_inv_temperature
+        slope = [] if log_tau is None else torch.autograd.grad(found.losses.total, log_tau)
+        results.append([*found.losses, *found.targets, spread, *slope])
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
     assert spread > 0

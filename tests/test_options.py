@@ -28,10 +28,14 @@ def test_help_shows_every_field(call, monkeypatch):
 def another(name, kind):
     """A value that is not the field's default."""
     value = get(Config(), name)
-    if name == "collector.capacity":  # must hold a batch
-        return 1000
-    if name == "evaluation.stop_at":
-        return "7.5"
+    chosen = {
+        "collector.capacity": 1000,  # must hold a batch
+        "evaluation.stop_at": "7.5",
+        "network.torso": "my_torsos:Waves",
+        "network.hidden": (8, 4),
+    }
+    if name in chosen:
+        return chosen[name]
     if kind is bool:
         return not value
     if kind is int:

@@ -21,6 +21,7 @@ from dicerl.envs import trust
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.suite.plan import make_plan
+from dicerl.suite.scheduler import _text
 from hostile import edited
 from runs import TINY, one_line, refused
 
@@ -361,6 +362,11 @@ def test_a_list_of_equal_widths_is_the_number_bit_for_bit():
 )
 def test_widths_as_they_are_typed(typed, value):
     assert override(Config(), {"network.hidden": typed}).network.hidden == value
+
+
+@pytest.mark.parametrize("value", [64, (64,), (64, 32)])
+def test_a_suite_passes_widths_on_as_they_are(value):
+    assert override(Config(), {"network.hidden": _text(value)}).network.hidden == value
 
 
 @pytest.mark.parametrize(
