@@ -264,6 +264,7 @@ class ActorCritic:
         if mask is None:
             return losses.masked_mean(spread, valid)
         choices = valid & _choices(mask)
+        # where there are none, the scale stays (replicas weigh their means by valid steps)
         mean = losses.masked_mean(spread, choices)
         return torch.where(choices.any(), mean, self.network.advantage_scale)
 

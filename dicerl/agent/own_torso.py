@@ -41,7 +41,7 @@ def reference(torso: Torso | str) -> str:
     if isinstance(torso, str):
         return torso
     module, name = (getattr(torso, a, "") for a in ("__module__", "__qualname__"))
-    if module not in sys.modules or vars(sys.modules[module]).get(name) is not torso:
+    if _names(module).get(name) is not torso:
         shown = f"{module}:{name}" if name else type(torso).__name__
         raise ConfigError(
             FIELD,
@@ -65,16 +65,22 @@ def is_trusted(torso: str, imported: bool = True) -> bool:
     ``torch.nn.Module`` that was imported before.
     """
     module, _, name = torso.rpartition(":")
-    known = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    known = _names(module).get(name)
     is_module = isinstance(known, type) and issubclass(known, nn.Module)
     return not is_own(torso) or trust.is_listed(module) or (imported and is_module)
+
+
+def _names(module: str) -> dict[str, Any]:
+    """What an imported module has; looking at it runs nothing."""
+    found: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
+    return found
 
 
 def find(torso: str) -> Torso:
     """What ``module:Name`` names; its module is imported."""
     module, _, name = torso.rpartition(":")
     trust.import_named(torso, FIELD)
-    there = vars(sys.modules[module])
+    there = _names(module)
     if name in there:
         found: Torso = there[name]
         return found
