@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dicerl.agent import own_torso
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.agent import Agent
 from dicerl.agent.behaviour import Behaviours
@@ -39,13 +40,15 @@ def train(
     callbacks: Sequence[Callback] = (),
     preset: str | None = None,
     variant: str | None = None,
+    torso: own_torso.Torso | str | None = None,
     **changes: Any,
 ) -> Run:
     """Train a new run to its end or until Ctrl-C; return it, with its directory and a summary.
 
     ``config`` is a Config, or only an environment's id (``train("CartPole-v1")``) or a callable
     that makes one: then ``preset`` (default: the one that fits it) and ``variant`` may be named.
-    ``changes`` are fields, as for ``Config.replace``: ``frames=500``, ``loss__q=1``.
+    ``changes`` are fields, as for ``Config.replace``: ``frames=500``, ``loss__q=1``. ``torso`` is
+    ``network.torso``, or a class of ``torch.nn.Module`` of your own (agent/own_torso.py).
 
     ``make_env`` makes one environment and overrides ``config.env.id``. ``on_batch(learner, batch)``
     is called with every batch before it is trained, in the process of the learner that trains it.
@@ -56,6 +59,8 @@ def train(
     if callable(config):
         make_env = config
         config = callable_id(make_env)
+    if torso is not None:
+        changes["network.torso"] = own_torso.reference(torso)
     config = validate(_chosen(config, preset, variant, changes))
     if make_env is not None:
         config = config.replace(**{"env.id": callable_id(make_env)})
@@ -161,6 +166,7 @@ def resume(
             f" dicerl train {run.config.env.id} --init-from {run.directory}"
         )
     require_all(run.config.env, run.directory / "config.json", trust, own=make_env is not None)
+    own_torso.require(run.config, run.directory / "config.json", trust)
     config, differing = changed(run.config, changes or {})
     run.config = config
     spec = env_spec(run.config, make_env)
@@ -228,6 +234,7 @@ def load_agent(
     found, run = find_checkpoint(run_or_checkpoint)
     config = run.config
     require_all(config.env, run.directory / "config.json", trust, own=make_env is not None)
+    own_torso.require(config, run.directory / "config.json", trust)
     model = build_model(config, env_spec(config, make_env))
     load_network(model.network, found.path)
     votes = found.state.temperatures

@@ -62,6 +62,28 @@ def mixture_surrogate_gradient(
     return result
 
 
+def masked_mixture(
+    advantage: list[float], inv_temperature: list[float], weight: list[float], mask: list[bool]
+) -> list[float]:
+    """pi(a) = sum_k w_k m(a) exp(A(a) / tau_k) / sum_b m(b) exp(A(b) / tau_k); for 1/tau = infinity
+    the best allowed actions share.
+    """
+    result = [0.0] * len(advantage)
+    for inv, w in zip(inv_temperature, weight, strict=True):
+        top = max(a for a, m in zip(advantage, mask, strict=True) if m)
+        terms = []
+        for a, m in zip(advantage, mask, strict=True):
+            if not m:
+                terms.append(0.0)
+            elif math.isinf(inv):
+                terms.append(float(a == top))
+            else:
+                terms.append(math.exp(inv * (a - top)))
+        for action, term in enumerate(terms):
+            result[action] += w * term / sum(terms)
+    return result
+
+
 def casa(value: float, advantage: list[float], pi: list[float]) -> list[float]:
     """Q(a) = A(a) - sum_b pi(b) A(b) + V, for one state."""
     mean = sum(p * a for p, a in zip(pi, advantage, strict=True))

@@ -35,5 +35,5 @@ def test_the_samples_run(tmp_path, monkeypatch):
 def test_the_tables_name_every_tensor():
     named = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", TEXT, re.M))))
     numbers = {name for names in NUMBERS.values() for name in names}
-    others = {"observation", "state", "last_action", "last_reward"}
+    others = {"observation", "state", "action_mask", "last_action", "last_reward"}
     assert named == numbers | others | {"log_probs", "value", "advantage", "next_state"}

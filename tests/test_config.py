@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import types
 import typing
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dicerl.config import Config, fields_of, from_dict, get, object_fields, override, validate
 from dicerl.config.config import ADDED
+from dicerl.config.fields import Reference
 from dicerl.errors import ConfigError, DicerlError
 
 FIELDS = fields_of()
@@ -43,6 +45,10 @@ def typed(value):
 def values(kind, name):
     """Values a field may have."""
     origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values(each, name) for each in typing.get_args(kind)])
+    if kind is Reference:
+        return st.sampled_from(["a.b:C", "__main__:Waves"])
     if origin is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
     if name in object_fields():

@@ -77,6 +77,20 @@ def test_nor_with_images(torso, normalise):
     assert there.updates == 1
 
 
+@pytest.mark.parametrize("family", ["boltzmann", "epsilon"])
+def test_nor_with_action_masks(family):
+    config = preset(
+        "debug",
+        **{"behaviour.family": family, "behaviour.scale": "normalised", "sequence.batch": 2},
+    )
+    masked = EnvSpec("test", (5,), np.dtype(np.float32), 3, masked=True)
+    arrays = allocate(schema(config, masked), window_length(config), 2)
+    arrays["valid"][1:] = True
+    there = Learner(ActorCritic(config, masked), 1000, "meta")
+    there.update(arrays)
+    assert there.updates == 1
+
+
 def test_a_wait_would_be_noticed():
     """Diagnostics need numbers."""
     learner, batch = probe.learner_and_batch()

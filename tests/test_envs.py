@@ -198,7 +198,7 @@ SCRIPT = textwrap.dedent("""
         "The first batch waits for all four environments: a quick actor must not finish alone."
         end = time.monotonic() + 90
         while kind == "process" and time.monotonic() < end:
-            if open(log).read().count('"process"') >= 4:
+            if open(log).read().count('"process"') >= 5:  # the first by train itself
                 break
             time.sleep(0.02)
 
@@ -247,7 +247,8 @@ def test_an_own_callable_trains_in_both_runtimes_from_an_unguarded_script(own_ca
 def test_the_environments_of_different_actors_have_different_seeds(own_callable):
     _, runs, log = own_callable
     for run in runs:
-        resets = [(pid, seed) for kind, pid, seed in log if kind == run["kind"]]
+        probe, *resets = [(pid, seed) for kind, pid, seed in log if kind == run["kind"]]
+        assert probe[0] == run["parent"]  # train looks what the environment is like
         pids = {pid for pid, _ in resets}
         if run["kind"] == "process":
             assert len(pids) == 2

@@ -49,14 +49,16 @@ def test_help_shows_the_defaults_in_force(call, monkeypatch):
 def another(name, kind):
     """A value that is not the field's default."""
     value = get(Config(), name)
-    if name == "collector.capacity":  # must hold a batch
-        return 1000
-    if name == "evaluation.stop_at":
-        return "7.5"
-    if name == "env.kwargs":
-        return {"size": 9, "map": [1, None]}
-    if name == "env.wrappers":
-        return ("a:B", "c.d:E")
+    chosen = {
+        "collector.capacity": 1000,  # must hold a batch
+        "evaluation.stop_at": "7.5",
+        "env.kwargs": {"size": 9, "map": [1, None]},
+        "env.wrappers": ("a:B", "c.d:E"),
+        "network.torso": "my_torsos:Waves",
+        "network.hidden": (8, 4),
+    }
+    if name in chosen:
+        return chosen[name]
     if kind is bool:
         return not value
     if kind is int:

@@ -14,7 +14,8 @@ NUMBERS = {name: kind for name, (kind, _) in FIELDS.items() if kind in (int, flo
 
 
 def test_every_number_has_a_range():
-    several = {"bandit.learning_rates", "bandit.widths"}  # behaviour.mixture has a check of its own
+    # behaviour.mixture has a check of its own
+    several = {"bandit.learning_rates", "bandit.widths", "network.hidden"}
     assert {*NUMBERS, *several} == set(RANGES)
 
 

@@ -36,6 +36,7 @@ class PolicyStep(NamedTuple):
     log_pi: np.ndarray  # [N, A] of the behaviour policy
     scale: float  # the unit in which A was measured
     output: Output  # of the network, [1, N, ...]
+    mask: Tensor | None = None  # [N, A] where actions are allowed; None: everywhere
 
     @property
     def state(self) -> Tensor:
@@ -48,8 +49,9 @@ class PolicyStep(NamedTuple):
         return value
 
     def greedy(self) -> np.ndarray:
-        """The actions with the largest A.    [N]"""
-        action: np.ndarray = self.output.advantage[0].argmax(-1).cpu().numpy()
+        """The allowed actions with the largest A.    [N]"""
+        advantage = policy.masked(self.output.advantage[0], self.mask)
+        action: np.ndarray = advantage.argmax(-1).cpu().numpy()
         return action
 
 
@@ -66,6 +68,7 @@ class PolicyWindow(NamedTuple):
     hidden: Tensor  # [T + 1, B, H] what the heads see
     # (1/tau [T + 1, B], None), or of a family with K components (1/tau_k, w_k), [T + 1, B, K] each
     policy: tuple[Tensor, Tensor | None]
+    mask: Tensor | None  # [T + 1, B, A] where actions are allowed; None: everywhere
 
 
 class ActorCritic:
@@ -119,11 +122,12 @@ class ActorCritic:
         last_action: np.ndarray,
         last_reward: np.ndarray,
         behaviour: np.ndarray,
+        mask: np.ndarray | None = None,
     ) -> PolicyStep:
         """Compute one step of N environments from observations [N, ...] and ``state`` [2, N, H].
 
         ``last_action`` is -1 and ``last_reward`` 0 where an episode starts. ``behaviour`` is
-        [N, numbers of the family].
+        [N, numbers of the family], ``mask`` [N, A] where actions are allowed.
         """
         device = self.device
 
@@ -131,11 +135,12 @@ class ActorCritic:
             return torch.from_numpy(array).to(device)
 
         numbers = {name: tensor(behaviour[:, i]) for i, name in enumerate(self._numbers)}
-        log_pi, out = self.log_pi(
-            tensor(observation), state, numbers, tensor(last_action), tensor(last_reward)
-        )
+        last, allowed = (tensor(last_action), tensor(last_reward)), None
+        if mask is not None:
+            allowed = tensor(mask)
+        log_pi, out = self.log_pi(tensor(observation), state, numbers, *last, allowed)
         scale = float(self.network.advantage_scale) if self._normalised else 1.0
-        return PolicyStep(log_pi.cpu().numpy(), scale, out)
+        return PolicyStep(log_pi.cpu().numpy(), scale, out, allowed)
 
     def log_pi(
         self,
@@ -144,6 +149,7 @@ class ActorCritic:
         numbers: dict[str, Tensor],
         last_action: Tensor,
         last_reward: Tensor,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Output]:
         """The same step in tensors only, as an exported file computes it (export/graph.py):
         log pi [N, A] and the network's output [1, N, ...]. ``numbers`` are the family's, [N] each.
@@ -157,7 +163,7 @@ class ActorCritic:
         out = self.network.unroll(observation[None], state, None, **extra, starts=None)
         scale = self.network.advantage_scale if self._normalised else 1.0
         inv_temperature, weight = family.components(self.config.behaviour.family, numbers, scale)
-        return policy.log_probs(out.advantage[0], inv_temperature, weight), out
+        return policy.log_probs(out.advantage[0], inv_temperature, weight, mask), out
 
     def window(
         self, batch: dict[str, Tensor], starts: frozenset[int] | None = None
@@ -185,7 +191,8 @@ class ActorCritic:
             trained = self.network.log_inv_temperature.exp()
             numbers = {"inv_temperature": trained.expand_as(scale)}
         target = family.components(self.config.behaviour.family, numbers, scale)
-        return PolicyWindow(out.value, out.advantage, out.features, out.hidden, target)
+        mask = batch["action_mask"][start:] if self.spec.masked else None
+        return PolicyWindow(out.value, out.advantage, out.features, out.hidden, target, mask)
 
     def burn_in(self, batch: dict[str, Tensor]) -> Tensor:
         """The recurrent state after a batch's burn-in steps.    [2, B, H]"""
@@ -236,13 +243,19 @@ class ActorCritic:
             ).state
 
     @torch.no_grad()
-    def calibrate(self, observations: np.ndarray) -> None:
-        """Initialise A's running deviation from the network's A on observations [N, ...]."""
+    def calibrate(self, observations: np.ndarray, mask: np.ndarray | None = None) -> None:
+        """Initialise A's running deviation from the network's A on observations [N, ...], with the
+        ``mask`` [N, A] of each.
+        """
         state = self.initial_state(len(observations))
         seen = torch.from_numpy(observations).to(self.device)
         out = self.network.unroll(seen[None], state, None)
-        spread = float(out.advantage.std(-1, correction=0).mean())
-        self.network.advantage_scale.fill_(max(spread, SCALE_FLOOR))
+        spread = policy.deviation(out.advantage)
+        if mask is not None:
+            allowed = torch.from_numpy(mask).to(self.device)[None]
+            spread = policy.deviation(out.advantage, allowed)[_choices(allowed)]
+        if spread.numel():
+            self.network.advantage_scale.fill_(max(float(spread.mean()), SCALE_FLOOR))
 
     @torch.no_grad()
     def follow(self, weights: Weights, spread: Tensor, bad: Tensor) -> None:
@@ -257,13 +270,20 @@ class ActorCritic:
             scale = weights["advantage_scale"]
             scale.lerp_(torch.where(bad, scale, spread), SCALE_RATE).clamp_(min=SCALE_FLOOR)
 
-    def spread_of(self, advantage: Tensor, valid: Tensor) -> Tensor:
+    def spread_of(self, advantage: Tensor, valid: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean deviation of ``advantage`` [T, B, A] over actions, where ``valid`` [T, B]; 0 if
-        nothing follows it.
+        nothing follows it. With a ``mask`` [T, B, A]: over the allowed actions, where there are
+        several.
         """
         if not self._normalised:
             return advantage.new_zeros(())
-        return losses.masked_mean(advantage.std(-1, correction=0), valid)
+        spread = policy.deviation(advantage, mask)
+        if mask is None:
+            return losses.masked_mean(spread, valid)
+        choices = valid & _choices(mask)
+        # where there are none, the scale stays (replicas weigh their means by valid steps)
+        mean = losses.masked_mean(spread, choices)
+        return torch.where(choices.any(), mean, self.network.advantage_scale)
 
     @torch.no_grad()
     def follow_returns(self, weights: Weights, squares: float, count: float) -> None:
@@ -326,8 +346,15 @@ class ActorCritic:
         return shape_reward(reward, self.config.env.reward_shape, self.config.env.reward_scale)
 
 
+def _choices(mask: Tensor) -> Tensor:
+    """Where a mask leaves several actions to choose from.    [..., A] -> [...]"""
+    return mask.sum(-1) > 1
+
+
 def sample(log_pi: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw one action from each row of log-probabilities.    [N, A] -> [N]"""
+    """Draw one action from each row of log-probabilities; none of probability 0, as a draw is
+    below the whole.    [N, A] -> [N]
+    """
     cumulative = np.cumsum(np.exp(log_pi.astype(np.float64)), axis=1)
     draw = rng.random(len(log_pi)) * cumulative[:, -1]
     action: np.ndarray = np.minimum((cumulative <= draw[:, None]).sum(1), log_pi.shape[1] - 1)

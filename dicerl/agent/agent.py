@@ -12,6 +12,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Region
 from dicerl.agent.networks import Network
 from dicerl.core.family import NUMBERS
+from dicerl.envs import masks
 from dicerl.envs.spaces import observations_of
 from dicerl.errors import DicerlError
 
@@ -45,6 +46,7 @@ class Agent:
         *,
         greedy: bool = False,
         episode_start: Any = None,
+        action_mask: Any = None,
     ) -> tuple[Any, torch.Tensor]:
         """Choose the action for one observation, or actions [N] for a batch [N, ...]; return
         (action, next state).
@@ -52,8 +54,11 @@ class Agent:
         Start an episode with ``state=None``: unless ``inv_temperature`` is given, its tau is then
         drawn from the bandits' best region and kept for the episode. In a batch whose episodes end
         at different times, ``episode_start`` [N] says where a new one begins. ``greedy`` takes A's
-        best action instead of sampling.
+        best action instead of sampling. ``action_mask`` is the environment's own, if it has masks:
+        ``info["action_mask"]``, of a batch one for each. An entry of the observation need not be
+        given again.
         """
+        seen = observation
         observation = self._encoded(observation)
         single = np.ndim(observation) == len(self.spec.observation_shape)
         batch = np.ascontiguousarray(observation, self.spec.observation_dtype)
@@ -80,9 +85,9 @@ class Agent:
             state = state.clone()
             state[:, torch.from_numpy(begins.copy())] = 0.0
         nothing = np.zeros(n, np.float32)
-        step = self.model.step(
-            batch, state, nothing, nothing, self._choose(begins, inv_temperature, greedy)
-        )
+        mask = self._mask(seen, action_mask, None if single else n)
+        behaviour = self._choose(begins, inv_temperature, greedy)
+        step = self.model.step(batch, state, nothing, nothing, behaviour, mask)
         chosen = step.greedy() if greedy else sample(step.log_pi, self._rng)
         action = self.spec.environment_actions(chosen)
         return (action[0] if single else np.array(action)), step.state
@@ -102,18 +107,52 @@ class Agent:
                     f"an observation is not in the space of {self.spec.name}: {error}"
                 ) from None
 
+    def _mask(self, observation: Any, given: Any, count: int | None) -> np.ndarray | None:
+        """The allowed actions [N, A], from what ``act`` was given for one observation (``count``
+        None) or for a batch of ``count``; None if the environment has no masks.
+        """
+        if given is None and masks.in_observation(self.spec.space):
+            given = observation[masks.KEY]
+        if not self.spec.masked:
+            if given is not None:
+                raise DicerlError(
+                    f"action_mask was given, but {self.spec.name} had none in training"
+                )
+            return None
+        if given is None:
+            raise DicerlError(
+                f"{self.spec.name} has action masks, and none was given; pass"
+                ' action_mask=info["action_mask"]'
+            )
+        each = [given] if count is None else list(given)
+        try:
+            found = np.stack([masks.parsed(one, self.spec) for one in each])
+        except (ValueError, TypeError) as error:
+            raise DicerlError(f"action_mask does not fit {self.spec.name}: {error}") from None
+        if len(found) != (count or 1):
+            raise DicerlError(f"action_mask holds {len(found)} masks for {count} observations")
+        if not found.any(1).all():
+            raise DicerlError("action_mask forbids every action; one must be allowed")
+        return found
+
     def predict(
         self,
         observation: Any,
         state: torch.Tensor | None = None,
         episode_start: Any = None,
         deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[np.ndarray, torch.Tensor]:
         """The same as ``act`` in the form of Stable-Baselines3, for what is written for that
-        (``evaluate_policy``); ``deterministic`` means greedy.
+        (``evaluate_policy``); ``deterministic`` means greedy, ``action_masks`` are as for
+        sb3-contrib's MaskablePPO.
         """
         action, state = self.act(
-            observation, state, greedy=deterministic, episode_start=episode_start
+            observation,
+            state,
+            greedy=deterministic,
+            episode_start=episode_start,
+            action_mask=action_masks,
         )
         return np.asarray(action), state
 

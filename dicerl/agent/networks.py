@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dicerl.agent import lstm
+from dicerl.agent import lstm, own_torso
 from dicerl.agent.torsos import CONVOLUTIONS, LARGE, SMALLEST_IMAGE, Encoders, image_shape
 from dicerl.config import Config
 from dicerl.core.policy import combined
@@ -63,17 +64,16 @@ class Network(nn.Module):
             self.normalise = "scale" if spec.observation_dtype == np.uint8 else "none"
         self.input_range = 255.0 if spec.observation_dtype == np.uint8 else 1.0
         activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
-        self.convolutions: nn.Module | None = None
-        if torso == "mlp":
+        self.convolutions: nn.Module | None = None  # or the user's own torso
+        self.own_torso = own_torso.is_own(torso)
+        if self.own_torso:
+            shape = self.image_shape if spec.is_image else spec.observation_shape
+            self.convolutions, size = own_torso.build(torso, shape)
+        elif torso == "mlp":
             size = math.prod(spec.observation_shape)
             if spec.images and config.torso != "mlp":
                 encoders = self.convolutions = Encoders(spec)
                 size = encoders.size
-            dense: list[nn.Module] = [
-                nn.Linear(size + cosines, config.hidden),
-                activation(),
-                nn.Linear(config.hidden, config.hidden),
-            ]
         else:
             if not spec.is_image or min(self.image_shape[1:]) < SMALLEST_IMAGE[torso]:
                 raise ConfigError(
@@ -86,11 +86,19 @@ class Network(nn.Module):
             self.convolutions = CONVOLUTIONS[torso](self.image_shape[0])
             with torch.no_grad():
                 size = self.convolutions(torch.zeros(1, *self.image_shape)).numel()
-            dense = [nn.Linear(size + cosines, config.hidden)]
-        if config.layer_norm:
-            dense.append(nn.LayerNorm(config.hidden))
-        self.dense = nn.Sequential(*dense, activation())
-        self.lstm_input = config.hidden + (self.num_actions + 1 if config.last_action_reward else 0)
+        widths = config.hidden
+        if isinstance(widths, int):
+            widths = (widths,) * (2 if torso == "mlp" else 1)
+        if self.own_torso and not cosines:
+            widths = ()  # its output are the features
+        features = widths[-1] if widths else size
+        dense: list[nn.Module] = []
+        for before, width in pairwise((size + cosines, *widths)):
+            dense += [nn.Linear(before, width), activation()]
+        if config.layer_norm and widths:
+            dense.insert(-1, nn.LayerNorm(features))
+        self.dense = nn.Sequential(*dense)
+        self.lstm_input = features + (self.num_actions + 1 if config.last_action_reward else 0)
         self.lstm = nn.LSTM(self.lstm_input, config.lstm) if config.lstm else None
         width = (
             config.lstm + self.lstm_input
@@ -111,14 +119,12 @@ class Network(nn.Module):
         self.forward_model = self.inverse_model = None
         if whole.loss.auxiliary:
             self.forward_model = nn.Sequential(
-                nn.Linear(width + self.num_actions, config.hidden),
+                nn.Linear(width + self.num_actions, features),
                 nn.ReLU(),
-                nn.Linear(config.hidden, config.hidden),
+                nn.Linear(features, features),
             )
             self.inverse_model = nn.Sequential(
-                nn.Linear(2 * config.hidden, config.hidden),
-                nn.ReLU(),
-                nn.Linear(config.hidden, self.num_actions),
+                nn.Linear(2 * features, features), nn.ReLU(), nn.Linear(features, self.num_actions)
             )
         self.log_inv_temperature = None  # trainable: log(1/tau)
         if whole.behaviour.source == "trainable":
@@ -147,8 +153,9 @@ class Network(nn.Module):
         return image_shape(self.spec)
 
     def _orthogonal(self) -> None:
+        own = set(self.convolutions.modules()) if self.own_torso and self.convolutions else set()
         for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
+            if module not in own and isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(module.weight, math.sqrt(2))
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
@@ -205,7 +212,7 @@ class Network(nn.Module):
         return contextlib.nullcontext()  # a disabled autocast takes 4.5 us a call
 
     def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
-        """The features [N, hidden] of observations [N, ...]; a conditioned network also needs
+        """The features [N, F] of observations [N, ...]; a conditioned network also needs
         ``inv_temperature`` [N].
         """
         x = self._normalised(self.inputs(observation))

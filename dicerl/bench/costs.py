@@ -21,7 +21,7 @@ from dicerl.agent.behaviour import Behaviours
 from dicerl.bench.memory import resident_bytes
 from dicerl.bench.stages import random_batch
 from dicerl.config import Config
-from dicerl.envs import EnvSpec, make_vector_env
+from dicerl.envs import EnvSpec, make_vector_env, random_actions
 from dicerl.errors import DicerlError
 from dicerl.parts.actor import Actor, Episode
 from dicerl.parts.learner import Learner
@@ -212,9 +212,7 @@ def _learn(channel: Any, work: Work) -> None:
     env.reset(config.seed)
     ends = 0
     for _ in range(RESETS):
-        _, _, terminated, truncated = env.step(
-            rng.integers(work.spec.num_actions, size=env.num_envs)
-        )
+        _, _, terminated, truncated = env.step(random_actions(env, rng))
         ends += int(np.count_nonzero(terminated | truncated))
     batch, _ = random_batch(config, work.spec, env, rng, 1.0 - ends / (RESETS * env.num_envs))
     env.close()

@@ -22,7 +22,7 @@ import torch
 from dicerl.agent.actor_critic import sample
 from dicerl.config import Config
 from dicerl.core.family import NUMBERS
-from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
+from dicerl.envs import EnvSpec, VectorEnv, make_vector_env, mask_of, random_actions
 from dicerl.parts.learner import Learner
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
 from dicerl.parts.staging import NOT_TRAINED_ON
@@ -82,8 +82,9 @@ def stages(
     env.reset(config.seed)
     say("environment alone …")
     # per second, reset steps included
-    slots = rate(lambda: env.step(rng.integers(spec.num_actions, size=n)), n, seconds)
+    slots = rate(lambda: env.step(random_actions(env, rng)), n, seconds)
     batch, observation = random_batch(config, spec, env, rng, valid)
+    mask = mask_of(env, spec)
     env.close()
     result = {"env_steps_per_s": valid * slots}
 
@@ -95,7 +96,7 @@ def stages(
     )
 
     def infer() -> None:
-        step = model.step(observation, state, last_action, last_reward, behaviour)
+        step = model.step(observation, state, last_action, last_reward, behaviour, mask)
         sample(step.log_pi, rng)
 
     say("inference alone …")
@@ -140,7 +141,9 @@ def random_batch(
     windows = allocate(schema(config, spec), window_length(config), config.sequence.batch)
     columns = np.arange(config.sequence.batch) % env.num_envs
     for t in range(window_length(config)):
-        action = rng.integers(spec.num_actions, size=env.num_envs)
+        action, mask = random_actions(env, rng), mask_of(env, spec)
+        if mask is not None:
+            windows["action_mask"][t] = mask[columns]
         observation, reward, terminated, _ = env.step(action)
         seen = observation[:, -1] if spec.frame_stack > 1 else observation
         windows["observation"][t], windows["action"][t], windows["reward"][t] = (

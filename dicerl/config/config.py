@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dicerl.config.fields import RENAMED, Leaves, flatten, is_object, leaves_of, override, row
+from dicerl.config.fields import (
+    RENAMED,
+    Leaves,
+    Reference,
+    flatten,
+    is_object,
+    leaves_of,
+    override,
+    row,
+)
 from dicerl.errors import ConfigError
 
 # Fields that are no part of the hash of a config in which they have their default.
@@ -105,13 +114,19 @@ class EnvConfig:
 class NetworkConfig:
     """The network and its inputs."""
 
-    torso: Literal["auto", "light", "impala_deep", "impala_shallow", "minatar", "mlp"] = row(
+    torso: (
+        Literal["auto", "light", "impala_deep", "impala_shallow", "minatar", "mlp"] | Reference
+    ) = row(  # noqa: RUF009
         "auto",
         "auto: by observation (large image impala_deep, small image minatar, vector mlp); light:"
-        " the same with impala_shallow for large images",
+        " the same with impala_shallow for large images; module:Name: your own (docs/network.md)",
         paper="Backbone",
     )
-    hidden: int = row(256, "width of the torso's dense layer", range=(1, 65_536))
+    hidden: int | tuple[int, ...] = row(
+        256,
+        "width of the torso's dense layer (mlp: two of them), or of each of several: 256,128",
+        range=(1, 65_536),
+    )
     lstm: int = row(
         256, "LSTM units; 0 for a feed-forward network", range=(0, 65_536), paper="LSTM Units"
     )

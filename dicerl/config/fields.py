@@ -10,15 +10,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import field
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, NewType, TypeVar, Union
 
 from dicerl.config.elsewhere import meant, suggestion
 from dicerl.errors import ConfigError, nearest, shortened
 
 T = TypeVar("T")
+Reference = NewType("Reference", str)  # something of the user's own, "module:Name"
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
 
 # old name -> present name; config.json of older runs has the old one
@@ -107,6 +110,8 @@ def _set(node: Any, path: list[str], value: Any) -> Any:
 def parse(name: str, kind: Any, value: Any) -> Any:
     """``value``, a command-line string or from JSON, as the type ``kind`` of the field ``name``."""
     origin = typing.get_origin(kind)
+    if origin in (Union, UnionType):
+        return _parse_either(name, typing.get_args(kind), value)
     if origin is Literal:
         choices = typing.get_args(kind)
         if value not in choices:
@@ -115,6 +120,10 @@ def parse(name: str, kind: Any, value: Any) -> Any:
                 value,
                 f"it can be {', '.join(map(str, choices))}{nearest(str(value), choices)}",
             )
+        return value
+    if kind is Reference:
+        if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:\w+", value):
+            raise ConfigError(name, value, "it must be module:Name")
         return value
     if origin is tuple:
         each = typing.get_args(kind)[0]
@@ -167,7 +176,7 @@ def parse(name: str, kind: Any, value: Any) -> Any:
 def as_text(value: Any) -> str:
     """A value as the command line takes it."""
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) + "," * (len(value) == 1)  # a list, even of one
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -201,6 +210,26 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
+def _parse_either(name: str, kinds: tuple[Any, ...], value: Any) -> Any:
+    """``value`` as the first of these types that takes it: choices or a name, a number or several
+    of it.
+    """
+    first, other = kinds
+    try:
+        return parse(name, first, value)
+    except ConfigError as error:
+        if other is Reference and not (isinstance(value, str) and ":" in value):
+            raise ConfigError(
+                name,
+                value,
+                f"it can be {', '.join(map(str, typing.get_args(first)))}, or module:Name of your"
+                f" own{nearest(str(value), typing.get_args(first))}",
+            ) from None
+        if other is not Reference and not isinstance(value, list | tuple) and "," not in str(value):
+            raise error
+    return parse(name, other, value)
+
+
 def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise ValueError
@@ -215,6 +244,10 @@ def _whole(number: float) -> int:
 
 def describe_type(kind: Any) -> str:
     """How values of the type ``kind`` are written on the command line."""
+    if typing.get_origin(kind) in (Union, UnionType):
+        return "|".join(map(describe_type, typing.get_args(kind)))
+    if kind is Reference:
+        return "MODULE:NAME"
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
     if typing.get_origin(kind) is tuple:

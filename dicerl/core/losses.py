@@ -41,12 +41,13 @@ def policy_loss(
     rho: Tensor,
     target_advantage: Tensor,
     weight: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """L_pi = -rho_t adv_t (A(a_t) - sum_a sg(pi_tau) A): gradient -rho_t adv_t (1 - pi_tau) dA (eq.
     pg_dice).
     """
     return -(rho * target_advantage).detach() * policy.policy_surrogate(
-        advantage_head, inv_temperature, action, weight
+        advantage_head, inv_temperature, action, weight, mask
     )
 
 
@@ -57,13 +58,14 @@ def temperature_loss(
     action: Tensor,
     rho: Tensor,
     target_advantage: Tensor,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """The same policy gradient, -rho_t adv_t tau d log pi_tau(a_t), for a trainable p = log(1/tau)
     (``trainable_tau``):
 
         tau * d log pi_tau(a) / dp = A(a) - sum_b pi_tau(b) A(b)
     """
-    slope = policy.policy_surrogate(advantage_head, inv_temperature, action)
+    slope = policy.policy_surrogate(advantage_head, inv_temperature, action, mask=mask)
     return -(rho * target_advantage * slope).detach() * log_inv_temperature
 
 
@@ -82,15 +84,19 @@ def inverse_dynamics_loss(logits: Tensor, action: Tensor) -> Tensor:
 
 
 def entropy_bonus(
-    advantage_head: Tensor, inv_temperature: Tensor, scale: str, weight: Tensor | None = None
+    advantage_head: Tensor,
+    inv_temperature: Tensor,
+    scale: str,
+    weight: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """``"tau"``: a value with the gradient of tau * H[pi_tau]; ``"plain"``: H[pi_tau] itself
     (docs/paper.md 2.7).
     """
     if scale == "tau":
-        return policy.entropy_surrogate(advantage_head, inv_temperature, weight)
+        return policy.entropy_surrogate(advantage_head, inv_temperature, weight, mask)
     if scale == "plain":
-        return policy.entropy(advantage_head, inv_temperature, weight)
+        return policy.entropy(advantage_head, inv_temperature, weight, mask)
     raise ValueError(f"entropy_scale is {scale!r}; it can be 'tau' or 'plain'")
 
 

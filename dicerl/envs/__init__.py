@@ -4,6 +4,7 @@ one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from dicerl.envs.atari import AtariEnv, game_name, games
 from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym, names_of_actions
 from dicerl.envs.gym import GymEnv, maker
+from dicerl.envs.masks import mask_of, random_actions
 from dicerl.envs.vector import GymVector, VectorMaker, registered
 from dicerl.envs.wrappers import configured, with_kwargs
 from dicerl.errors import ConfigError, DicerlError
@@ -26,7 +28,9 @@ __all__ = [
     "env_spec",
     "make_filmed_env",
     "make_vector_env",
+    "mask_of",
     "preset_for",
+    "random_actions",
     "require_finite",
     "require_same",
 ]
@@ -132,10 +136,13 @@ def callable_id(make_env: MakeEnv) -> str:
 
 
 def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
-    """The environment's spec, read from one instance of it."""
-    env = make_vector_env(config, 1, make_env)
-    env.close()
-    return env.spec
+    """The environment's spec, read from one instance of it. That is reset: only then a Gymnasium
+    environment shows whether it has action masks.
+    """
+    with contextlib.closing(make_vector_env(config, 1, make_env)) as env:
+        if isinstance(env, GymEnv):
+            env.reset(0)
+        return env.spec
 
 
 def action_names(config: Config, make_env: MakeEnv | None = None) -> list[str]:
@@ -144,7 +151,7 @@ def action_names(config: Config, make_env: MakeEnv | None = None) -> list[str]:
     try:
         if isinstance(env, FilmedAtari):
             return env.action_names
-        return names_of_actions(env._envs[0], env.spec)
+        return names_of_actions(env._envs[0] if isinstance(env, GymEnv) else env._env, env.spec)
     finally:
         env.close()
 

@@ -28,6 +28,9 @@ class EnvSpec:
     images: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (offset, shape) inside a flat vector
     # the environment's own, where its observations have to be encoded (envs/spaces.py)
     space: Any = field(default=None, compare=False)
+    # Whether it says at every step which actions are allowed (envs/masks.py). A Gymnasium
+    # environment that says so in ``info`` is known for it after a reset.
+    masked: bool = False
     # An observation is a stack of this many frames along its first axis, newest last, and zero
     # before an episode's first. 1: no stack.
     frame_stack: int = 1
@@ -58,6 +61,9 @@ class VectorEnv(Protocol):
     An episode's last step (terminated or truncated) returns the final observation; the next
     ``step`` ignores that environment's action, resets it, and returns its first observation with
     reward 0.
+
+    One whose spec is ``masked`` also has ``mask`` [N, A], bool: the actions allowed at the present
+    observations, at least one of each environment.
     """
 
     spec: EnvSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib.metadata
@@ -14,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from dicerl.envs.base import EnvSpec
+from dicerl.envs.masks import Masks
 from dicerl.envs.spaces import SUPPORTED, Encode, actions_of, observations_of
 from dicerl.envs.trust import import_named
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
@@ -177,15 +179,23 @@ class GymEnv:
                     f" {i}), but {actions} and {observations} (environment 0); all must be alike"
                 )
         self.num_envs = num_envs
+        self._masks = Masks(self.spec, observations, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
+
+    @property
+    def mask(self) -> np.ndarray | None:
+        """As ``VectorEnv``; None where there are no masks."""
+        return self._masks.now
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         """As ``VectorEnv``; an environment that raises is named by its number."""
         seeds = [None] * self.num_envs if seed is None else self.seeds(seed)
         self._ended[:] = False
+        self._masks.begin()
         out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
         for i in range(self.num_envs):
             out[i] = self._first(i, seeds[i])
+        self.spec = dataclasses.replace(self.spec, masked=self._masks.now is not None)
         return out
 
     def _first(self, i: int, seed: int | None = None) -> Any:
@@ -204,6 +214,7 @@ class GymEnv:
                 " return (observation, info)"
             )
         observation, dtype = self._require_fit(result[0], "reset", i), self.spec.observation_dtype
+        self._masks.read("reset", i, *result)
         if dtype.kind in "ub" and (given := observation).dtype != dtype:
             lost = given[given.astype(dtype) != given]
             if lost.size:
@@ -251,6 +262,7 @@ class GymEnv:
         observation = np.empty((n, *self.spec.observation_shape), self.spec.observation_dtype)
         reward = np.zeros(n, np.float32)
         terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        self._masks.begin()
         i = 0
         try:
             for i, (env, action) in enumerate(
@@ -259,8 +271,10 @@ class GymEnv:
                 if self._ended[i]:
                     observation[i] = self._first(i)
                 else:
-                    next_, reward[i], terminated[i], truncated[i], _ = env.step(action)
+                    next_, reward[i], terminated[i], truncated[i], info = env.step(action)
                     observation[i] = self._require_fit(next_, "step", i)
+                    ended = bool(terminated[i] or truncated[i])
+                    self._masks.read("step", i, next_, info, ended)
         except DicerlError:
             raise
         except Exception as error:

@@ -1,6 +1,7 @@
-"""Whose code may run. An id like ``module:MyEnv-v0`` names a module, as the name of a wrapper does,
-and to import it is to run it. Who types the name wants that; a run's config.json or a suite's file
-may come from anybody, so a module that only a file names needs consent.
+"""Whose code may run. An id like ``module:MyEnv-v0`` names a module, as the names of wrappers and
+of a torso (agent/own_torso.py) do, and to import it is to run it. Who types the name wants that; a
+run's config.json or a suite's file may come from anybody, so a module that only a file names needs
+consent.
 
 The question is asked once, where the file is read. What is started after that, actors on whatever
 machine and the runs of a suite, is the same person's doing.
@@ -21,15 +22,20 @@ INSTALLED = ("dicerl", "gymnasium", "ale_py", "minatar")  # environments that co
 
 
 def module_of(name: str) -> str:
-    """The module that an environment's id or a wrapper's name begins with; empty if there is
-    none.
+    """The module that an environment's id, or the name of a wrapper or a torso, begins with; empty
+    if there is none.
     """
     return name.rpartition(":")[0]
 
 
 def names_in(env: EnvConfig) -> tuple[str, ...]:
-    """What a config may ask to import: the environment's id and its wrappers' names."""
+    """What a config of environments may ask to import: their id and their wrappers' names."""
     return env.id, *env.wrappers
+
+
+def is_listed(module: str) -> bool:
+    """Whether the environment variable lists a module or the package it is in."""
+    return _is_in(module, tuple(os.environ.get(VARIABLE, "").replace(",", " ").split()))
 
 
 def is_trusted(module: str, imported: bool = True) -> bool:
@@ -37,12 +43,11 @@ def is_trusted(module: str, imported: bool = True) -> bool:
     the environment variable, or (if ``imported`` counts) it was imported before, so that nothing
     runs.
     """
-    known = tuple(os.environ.get(VARIABLE, "").replace(",", " ").split())
     return (
         not module
         or (imported and module in sys.modules)
         or came_with_dicerl(module)
-        or _is_in(module, known)
+        or is_listed(module)
     )
 
 
@@ -61,10 +66,7 @@ def require(name: str, file: Path, trust: bool = False) -> None:
     """
     module = module_of(name)
     if not trust and not is_trusted(module):
-        raise DicerlError(
-            f"{file} asks to import the module {module!r}, which runs its code; if you trust it:"
-            f" --trust (in Python trust=True), or {VARIABLE}={module}"
-        )
+        raise needs_consent(file, module)
 
 
 def require_all(env: EnvConfig, file: Path, trust: bool = False, own: bool = False) -> None:
@@ -75,9 +77,17 @@ def require_all(env: EnvConfig, file: Path, trust: bool = False, own: bool = Fal
         require(name, file, trust)
 
 
-def listed_with(env: EnvConfig) -> str:
-    """The environment variable's value with the modules of ``env`` added, for a subprocess."""
-    modules = map(module_of, names_in(env))
+def needs_consent(file: Path, module: str) -> DicerlError:
+    """The error that asks for consent to the module that ``file`` names."""
+    return DicerlError(
+        f"{file} asks to import the module {module!r}, which runs its code; if you trust it:"
+        f" --trust (in Python trust=True), or {VARIABLE}={module}"
+    )
+
+
+def listed_with(*names: str) -> str:
+    """The environment variable's value with the modules of ``names`` added, for a subprocess."""
+    modules = map(module_of, names)
     return " ".join(filter(None, (os.environ.get(VARIABLE, ""), *modules)))
 
 

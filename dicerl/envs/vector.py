@@ -9,7 +9,7 @@ share of each actor, two for each episode of an evaluation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -18,6 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import iterate
 
 from dicerl.envs.gym import seeds, spec_of
+from dicerl.envs.masks import KEY, Masks, in_observation
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
 
 
@@ -89,6 +90,7 @@ class GymVector:
         except DicerlError:
             env.close()
             raise
+        self._masks = Masks(self.spec, env.single_observation_space, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
 
     def _require_protocol(self, name: str) -> None:
@@ -112,6 +114,11 @@ class GymVector:
                 " the next one's first with the step after"
             )
 
+    @property
+    def mask(self) -> np.ndarray | None:
+        """As ``envs.base.VectorEnv``; None where there are no masks."""
+        return self._masks.now
+
     def reset(self, seed: int | None = None) -> np.ndarray:
         """As ``envs.base.VectorEnv``. Gymnasium's own vector environments give each environment the
         seed that a plain loop gives it, others get one seed for all.
@@ -128,7 +135,10 @@ class GymVector:
                 f"{self.spec.name} gave {type(result).__name__} in reset; it must return"
                 " (observations, infos)"
             )
-        return self._observations(result[0], "reset")
+        observation = self._observations(result[0], "reset")
+        self._read_masks("reset", result[0], result[1])
+        self.spec = replace(self.spec, masked=self.mask is not None)
+        return observation
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As ``envs.base.VectorEnv``."""
@@ -154,7 +164,27 @@ class GymVector:
                 " only resets"
             )
         self._ended = ended
+        self._read_masks("step", result[0], result[4])
         return observation, reward, terminated, truncated
+
+    def _read_masks(self, what: str, observations: Any, infos: Any) -> None:
+        """Take over the masks of all environments: entries of their observations, or
+        ``infos["action_mask"]`` [N, ...], with ``infos["_action_mask"]`` [N] where only some have
+        one.
+        """
+        given = infos.get(KEY) if isinstance(infos, dict) else None
+        if given is None and self._masks.found is False:
+            return
+        seen: Any = [None] * self.num_envs
+        if in_observation(self._env.single_observation_space):
+            seen = iterate(self._env.observation_space, observations)
+        has = np.ones(self.num_envs, np.bool_)
+        if given is not None:
+            has = np.asarray(infos.get(f"_{KEY}", has))
+        self._masks.begin()
+        for i, observation in enumerate(seen):
+            info = {} if given is None or not has[i] else {KEY: given[i]}
+            self._masks.read(what, i, observation, info, bool(self._ended[i]))
 
     def _call(self, what: str, *args: Any, **kwargs: Any) -> Any:
         try:

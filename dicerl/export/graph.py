@@ -67,6 +67,7 @@ class Policy(nn.Module):
             {name: inputs[name] for name in self.numbers},
             inputs.get("last_action", nothing),
             inputs.get("last_reward", nothing),
+            inputs.get("action_mask"),
         )
         results = {"log_probs": log_pi, "value": out.value[0], "advantage": out.advantage[0]}
         return {**results, "next_state": out.state} if self.recurrent else results
@@ -87,6 +88,10 @@ class Policy(nn.Module):
         if config.network.last_action_reward:
             inputs["last_action"] = torch.from_numpy(rng.integers(-1, spec.num_actions, n))
             inputs["last_reward"] = torch.from_numpy(rng.normal(size=n).astype(np.float32))
+        if spec.masked:
+            mask = rng.random((n, spec.num_actions)) < 0.5
+            mask[np.arange(n), rng.integers(spec.num_actions, size=n)] = True  # one is allowed
+            inputs["action_mask"] = torch.from_numpy(mask)
         return inputs
 
 
@@ -204,10 +209,11 @@ def difference(policy: Policy, load: Loaded) -> float:
         inputs = policy.examples(n, seed=n)
         with torch.no_grad():
             expected, found = policy(inputs), load(inputs)
-        apart += [
-            (found[name] - x).abs().max() / x.abs().max().clamp_min(1.0)
-            for name, x in expected.items()
-        ]
+        for name, x in expected.items():
+            # log 0 of a masked action must be that in both, or their difference is not finite
+            same = found[name] == x
+            scale = x.masked_fill(same, 0.0).abs().max().clamp_min(1.0)
+            apart.append((found[name] - x).masked_fill(same, 0.0).abs().max() / scale)
     largest = float(torch.stack(apart).max())
     if not largest < EXACT:  # nor is nan
         raise DicerlError(

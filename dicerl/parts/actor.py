@@ -19,7 +19,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.frames import history_at
 from dicerl.core import family
-from dicerl.envs import VectorEnv, require_finite, require_same
+from dicerl.envs import VectorEnv, mask_of, require_finite, require_same
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
 from dicerl.records.timing import Times
 
@@ -74,7 +74,7 @@ class Actor:
         self._end_episodes, self._next_behaviours = end_episodes, next_behaviours
         self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
         self._stacked = env.spec.frame_stack > 1
-        self._fields = schema(config, env.spec)
+        self._fields = schema(config, model.spec)
         self._window = allocate(self._fields, window_length(config), env.num_envs)
         # The values before each step of the window; a window is sent with those before its first.
         self._before: Arrays = {
@@ -103,6 +103,7 @@ class Actor:
         self._t, self._sent = self._burn_in, False
         self._observation = self.env.reset(env_seed)
         require_finite(self.env.spec, "observed value", self._observation)
+        self._mask = mask_of(self.env, self.model.spec)
         self._state = self.model.initial_state(n)
         # whether the observation is an episode's last: the next step is then a reset step
         self._ended = np.zeros(n, np.bool_)
@@ -135,10 +136,13 @@ class Actor:
                 self._last_action,
                 self._last_reward,
                 self._behaviour,
+                self._mask,
             )
             action = sample(step.log_pi, self._rng)
         self._state = step.state
         w["observation"][t] = self._observation[:, -1] if self._stacked else self._observation
+        if self._mask is not None:
+            w["action_mask"][t] = self._mask
         w["action"][t] = action
         w["valid"][t] = ~self._ended
         w["log_prob"][t] = step.log_pi[np.arange(len(action)), action]
@@ -193,7 +197,7 @@ class Actor:
             self._end_episodes([self._episode(env) for env in ended.tolist()])
             self._asked = ended, self._next_behaviours(len(ended))
             self._return[ended], self._steps[ended] = 0.0, 0
-        self._observation = observation
+        self._observation, self._mask = observation, mask_of(self.env, self.model.spec)
         self._t = t + 1
 
     def _begin_episodes(self, envs: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights, view
-from dicerl.core import family
+from dicerl.core import family, policy
 from dicerl.parts.objective import Objective, Scaling
 from dicerl.parts.sequence import Arrays
 from dicerl.records.vocabulary import BATCH_MEAN
@@ -98,6 +98,7 @@ def _ratios(model: ActorCritic, found: Objective) -> dict[str, Tensor]:
 def _spreads(weights: Weights, found: Objective) -> dict[str, Tensor]:
     valid, window = found.valid, found.window
     value, advantage = window.value[:-1][valid], window.advantage[:-1][valid]
+    mask = None if window.mask is None else window.mask[:-1][valid]
     features = window.features[:-1][valid]
     target = found.targets.value[valid]
     error = (found.targets.value - window.value[:-1])[valid]
@@ -105,7 +106,7 @@ def _spreads(weights: Weights, found: Objective) -> dict[str, Tensor]:
     return {
         "value_mean": value.mean(),
         "value_std": value.std(correction=0),
-        "advantage_std": advantage.std(-1, correction=0).mean(),
+        "advantage_std": policy.deviation(advantage, mask).mean(),
         "advantage_scale": weights["advantage_scale"],
         **(
             {"return_size": weights["return_size"][0].sqrt()}

@@ -14,7 +14,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Region
 from dicerl.config import Config
 from dicerl.core.family import NUMBERS
-from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, require_finite, require_same
+from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, mask_of, require_finite, require_same
 from dicerl.records.vocabulary import EVALUATED, GREEDY
 
 
@@ -116,7 +116,8 @@ def play(
     total, alive = np.zeros(n), np.ones(n, np.bool_)
     for number in range(max_steps):
         require_finite(env.spec, "observed value", observation)
-        step = model.step(observation, state, last_action, last_reward, behaviour)
+        mask = mask_of(env, model.spec)
+        step = model.step(observation, state, last_action, last_reward, behaviour, mask)
         state = step.state
         action = np.where(greedy, step.greedy(), sample(step.log_pi, rng))
         observation, reward, terminated, truncated = env.step(action)

@@ -134,7 +134,11 @@ class Learner:
             version = batch["version"][self.config.sequence.burn_in : -1, :fresh]
             self.lags.append(policy_lag(version[trained[:, :fresh]], self.updates))
         found = self._compute_gradient(batch, scaling)
-        spread = self.model.spread_of(found.window.advantage.detach()[:-1], found.valid)
+        spread = self.model.spread_of(
+            found.window.advantage.detach()[:-1],
+            found.valid,
+            None if found.window.mask is None else found.window.mask[:-1],
+        )
         if self.replicas is not None:
             found, spread = self._add_up(self.replicas, found, spread, own / max(1, steps))
         norm, loss = self.optimizer.clip(self.gradient), found.losses.total.detach()
@@ -293,11 +297,19 @@ def _joined(shards: tuple[Objective, ...]) -> Objective:
     )
     inv, weight = zip(*(window.policy for window in windows), strict=True)
     policy = side_by_side(inv), None if weight[0] is None else side_by_side(weight)
+    masks = [window.mask for window in windows if window.mask is not None]
     targets = zip(*(shard.targets for shard in shards), strict=True)
     rest = zip(*(shard[3:] for shard in shards), strict=True)
     return Objective(
         Losses(*(sum(each[1:], each[0]) for each in terms)),
-        PolicyWindow(value, advantage, features, hidden, policy),
+        PolicyWindow(
+            value,
+            advantage,
+            features,
+            hidden,
+            policy,
+            side_by_side(tuple(masks)) if masks else None,
+        ),
         Targets(*map(side_by_side, targets)),
         *map(side_by_side, rest),
     )

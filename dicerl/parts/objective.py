@@ -65,7 +65,8 @@ def objective(
 
     window = model.window(batch, starts)
     value, advantage, inv, weight = window.value, window.advantage, *window.policy
-    log_pi = policy.log_probs(advantage.detach() if cfg.stop_pi else advantage, inv, weight)
+    mask = window.mask
+    log_pi = policy.log_probs(advantage.detach() if cfg.stop_pi else advantage, inv, weight, mask)
     every_q = _critic(cfg, value, advantage, log_pi)  # [T + 1, B, A], as log_pi
     log_pi, q = log_pi.detach(), policy.gather(every_q, actions)
     log_ratio = policy.gather(log_pi, actions)[:-1] - log_mu
@@ -76,17 +77,20 @@ def objective(
     # From here on only the T trained steps.
     value, advantage, q, action = value[:-1], advantage[:-1], q[:-1], actions[:-1]
     inv, weight = inv[:-1], None if weight is None else weight[:-1]
-    policy_loss = losses.policy_loss(advantage, inv.detach(), action, rho, target.advantage, weight)
+    mask = None if mask is None else mask[:-1]
+    policy_loss = losses.policy_loss(
+        advantage, inv.detach(), action, rho, target.advantage, weight, mask
+    )
     log_tau = model.network.log_inv_temperature
     if log_tau is not None:
         policy_loss = policy_loss + losses.temperature_loss(
-            log_tau, advantage, inv.detach(), action, rho, target.advantage
+            log_tau, advantage, inv.detach(), action, rho, target.advantage, mask
         )
     auxiliary = _auxiliary(model, window, action) if cfg.auxiliary else None
     value_loss, q_loss = losses.value_loss(value, target.value), losses.q_loss(q, target.q)
     bonus = None
     if cfg.entropy:
-        bonus = losses.entropy_bonus(advantage, inv, cfg.entropy_scale, weight)
+        bonus = losses.entropy_bonus(advantage, inv, cfg.entropy_scale, weight, mask)
     loss = losses.weighted_sum(
         value_loss,
         q_loss,

@@ -50,6 +50,8 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
         }
     return {
         **seen,
+        # where actions are allowed
+        **({"action_mask": Field((spec.num_actions,), flag)} if spec.masked else {}),
         "action": Field((), i64),
         "reward": Field((), f32),  # raw; the learner shapes it
         "discount": Field((), f32),  # gamma, or 0 where the step terminated the episode

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dicerl.agent import own_torso
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
@@ -107,8 +108,9 @@ def run_to_end(
         f" {coordinator.updates:,} updates; checkpoint in {run.directory}/checkpoints"
     )
     if not complete:
-        known = all(is_trusted(module_of(n), imported=False) for n in names_in(config.env))
-        consent = "" if known else " --trust"
+        trusted = all(is_trusted(module_of(n), imported=False) for n in names_in(config.env))
+        trusted = trusted and own_torso.is_trusted(config.network.torso, imported=False)
+        consent = "" if trusted else " --trust"
         progress.say(f"to continue: dicerl resume {run.directory}{consent}")
     if called.failure:
         raise DicerlError(called.failure)

@@ -19,8 +19,10 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+import cloudpickle
 import torch.multiprocessing as mp
 
+from dicerl.agent import own_torso
 from dicerl.agent.weights import Weights
 from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
@@ -66,13 +68,14 @@ class ProcessTransport:
             pickled("make_env", context.make_env),
             pickled("on_batch", context.on_batch),
         )
+        self._torso = pickled("torso", own_torso.of_main(config))
         self.shared.parameters.push(vector, updates)
         self._children: set[ProcessHandle] = set()
         # Made once: making one for each wait would take as long as a message.
         self._selector = selectors.DefaultSelector()
 
     def start(self, role: Role, *args: Any) -> ProcessHandle:
-        process, pipe = start_process(ROLES[role], self.shared, *args)
+        process, pipe = start_process(ROLES[role], self.shared, *args, torso=self._torso)
         handle = ProcessHandle(self, process, pipe, closes=role != "learner")
         self._children.add(handle)
         self._selector.register(pipe, selectors.EVENT_READ, handle)
@@ -194,9 +197,11 @@ class PipeChannel:
         return bool(self._poll.poll(0))
 
 
-def start_process(role: Callable[..., None], shared: Shared, *args: Any) -> tuple[Any, Connection]:
+def start_process(
+    role: Callable[..., None], shared: Shared, *args: Any, torso: bytes = b""
+) -> tuple[Any, Connection]:
     """Start a process that runs ``role(channel, shared, *args)``; return it and our end of its
-    pipe.
+    pipe. ``torso`` is what ``own_torso.of_main`` gave.
     """
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -208,7 +213,7 @@ def start_process(role: Callable[..., None], shared: Shared, *args: Any) -> tupl
     with _without_main(), _safe_path(), _holding_signals():
         process = context.Process(
             target=_child,
-            args=(role, os.getpid(), theirs, shared, *args),
+            args=(role, os.getpid(), theirs, torso, shared, *args),
             daemon=True,
             name=role.__name__,
         )
@@ -263,7 +268,12 @@ def _holding_signals() -> Iterator[None]:
 
 
 def _child(
-    role: Callable[..., None], parent: int, pipe: Connection, shared: Shared, *args: Any
+    role: Callable[..., None],
+    parent: int,
+    pipe: Connection,
+    torso: bytes,
+    shared: Shared,
+    *args: Any,
 ) -> None:
     if os.environ.get(SAFE_PATH) == SET_HERE:  # not for what an environment may start
         del os.environ[SAFE_PATH]
@@ -273,6 +283,8 @@ def _child(
     die_with(parent)
     keep_freed_memory()
     take_long_time_slices()
+    if torso:
+        own_torso.put_into_main(shared.config, cloudpickle.loads(torso))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         # else the supervisor has ended or closed our pipe
         run_role(role, PipeChannel(pipe), shared, *args)

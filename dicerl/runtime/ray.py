@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
+from dicerl.agent import own_torso
 from dicerl.agent.weights import Weights
 from dicerl.errors import DicerlError
 from dicerl.parts.replicas import Meeting
@@ -54,6 +55,7 @@ class RayTransport:
                 context.plan,
                 pickled("make_env", context.make_env),
                 pickled("on_batch", context.on_batch),
+                pickled("torso", own_torso.of_main(context.config)),
                 sys.path,
             )
         )

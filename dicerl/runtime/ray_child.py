@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
 import ray
 import torch
 
+from dicerl.agent import own_torso
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
 from dicerl.config import Config
@@ -49,6 +51,7 @@ class Setting:
     plan: Plan
     make_env: bytes  # cloudpickled callable or None
     on_batch: bytes  # the same
+    torso: bytes  # the same: one that only the driver's own program has (agent/own_torso.py)
     path: list[str]  # where the driver finds modules: the user's may lie beside their script
 
 
@@ -95,6 +98,7 @@ class Child:
         keep_freed_memory()
         sys.path += [folder for folder in setting.path if folder not in sys.path]
         config, spec = setting.config, setting.spec
+        own_torso.put_into_main(config, cloudpickle.loads(setting.torso))
         self._mailbox = Mailbox()
         channel: Any = self._mailbox
         store: Any = None

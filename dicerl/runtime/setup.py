@@ -17,7 +17,15 @@ from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, get, seeding
-from dicerl.envs import EnvSpec, MakeEnv, make_vector_env, require_finite, require_same
+from dicerl.envs import (
+    EnvSpec,
+    MakeEnv,
+    make_vector_env,
+    mask_of,
+    random_actions,
+    require_finite,
+    require_same,
+)
 from dicerl.errors import ConfigError
 from dicerl.parts.collector import default_capacity
 from dicerl.parts.optimizer import total_updates
@@ -229,7 +237,12 @@ def _require_memory(
     parameters = entries = 0
     # a smaller network fits anywhere, and torch takes seconds to load its "meta" device
     scarce = shared is not None and shared < slot * capacity + 2**30
-    if scarce or max(config.network.hidden, config.network.lstm) > 2048:
+    hidden = config.network.hidden
+    widest = {
+        "network.hidden": hidden if isinstance(hidden, int) else max(hidden),
+        "network.lstm": config.network.lstm,
+    }
+    if scarce or max(widest.values()) > 2048:
         with torch.device("meta"):  # counts without taking memory
             counted = Network(config, spec)
         parameters = counted.num_parameters()
@@ -240,7 +253,7 @@ def _require_memory(
     network = (
         4 * parameters * (5 + 2 * learners + actors + (learners + 1 if runtime == "process" else 0))
     )
-    wide, other = sorted(("network.hidden", "network.lstm"), key=lambda n: -get(config, n))
+    wide, other = sorted(widest, key=lambda n: -widest[n])
     if network > 0.9 * free:
         raise ConfigError(
             wide,
@@ -320,10 +333,10 @@ def prepare_model(config: Config, spec: EnvSpec, make_env: MakeEnv | None) -> Ac
     statistics = model.network.normalise == "statistics"
     if statistics or config.behaviour.scale == "normalised":
         steps = config.network.statistics_steps if statistics else 64
-        observations = random_play(config, spec, make_env, steps)
+        observations, mask = random_play(config, spec, make_env, steps)
         if statistics:
             model.network.set_statistics(*moments(observations))
-        model.calibrate(observations[-1])
+        model.calibrate(observations[-1], mask)
     return model
 
 
@@ -342,17 +355,22 @@ def restore_weights(weights: Weights, start: Checkpoint) -> None:
     weights.updates, weights.steps_trained = start.state.updates, start.state.steps_trained
 
 
-def random_play(config: Config, spec: EnvSpec, make_env: MakeEnv | None, steps: int) -> np.ndarray:
-    """Observations under uniformly random actions in 8 environments.    [steps / 8, 8, ...]"""
+def random_play(
+    config: Config, spec: EnvSpec, make_env: MakeEnv | None, steps: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Observations under uniformly random actions in 8 environments [steps / 8, 8, ...], and the
+    mask of the last ones, if there are masks [8, A].
+    """
     rng = np.random.default_rng(seeding.stream(config.seed, "statistics"))
     with contextlib.closing(make_vector_env(config, 8, make_env)) as env:
         require_same(env.spec, spec)
         seen = [env.reset(int(rng.integers(2**31)))]
         for _ in range(max(1, steps // 8 - 1)):
-            seen.append(env.step(rng.integers(env.spec.num_actions, size=8))[0])
+            seen.append(env.step(random_actions(env, rng))[0])
+        mask = mask_of(env, spec)
     observations = np.stack(seen)
     require_finite(env.spec, "observed value", observations)
-    return observations
+    return observations, mask
 
 
 def moments(observations: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

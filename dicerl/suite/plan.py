@@ -15,7 +15,7 @@ from dicerl.config.elsewhere import suggestion
 from dicerl.config.options import SET_BY_SUITE
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
-from dicerl.envs.trust import require
+from dicerl.envs.trust import is_listed, module_of, needs_consent, require
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.records.run import run_name
 
@@ -69,8 +69,7 @@ def make_plan(
     table = read_file(Path(path)) if path else {}
     in_file = renamed(flatten(table.pop("config", {}), whole=object_fields()))
     table |= {key: value for key, value in given.items() if value is not None}
-    wrappers_typed = "env.wrappers" in changes
-    changes = in_file | changes
+    typed, changes = changes, in_file | changes
     for name in changes:
         if name in SET_BY_SUITE:
             raise ConfigError(
@@ -93,6 +92,9 @@ def make_plan(
     if path and given.get("games") is None:
         for game in games:
             require(game, Path(path), trust)
+    torso = module_of(str(changes.get("network.torso", "")))
+    if path and torso and not trust and "network.torso" not in typed and not is_listed(torso):
+        raise needs_consent(Path(path), torso)
     variants = _words("variants", table.get("variants", ["dice"]))
     against = table.get(
         "against", "baseline" if "baseline" in variants and len(variants) > 1 else None
@@ -119,7 +121,7 @@ def make_plan(
         for game in games:
             for variant in variants:
                 plan.runs.append(_run(plan, game, variant, seed))
-    if path and not wrappers_typed:
+    if path and "env.wrappers" not in typed:
         for wrapper in {name for run in plan.runs for name in run.config.env.wrappers}:
             require(wrapper, Path(path), trust)
     names = [run.name for run in plan.runs]

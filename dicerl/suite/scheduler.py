@@ -116,6 +116,7 @@ class Scheduler:
                 *(f"--{name}={as_text(value)}" for name, value in fields.items()),
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
+        names = (*trust.names_in(run.config.env), run.config.network.torso)
         with run.log.open("ab") as log:
             # A session of its own: Ctrl-C reaches only the suite, which passes it on once.
             return subprocess.Popen(
@@ -126,7 +127,7 @@ class Scheduler:
                 start_new_session=True,
                 preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
                 # whoever started the suite named these modules, or trusts its file
-                env={**os.environ, trust.VARIABLE: trust.listed_with(run.config.env)},
+                env={**os.environ, trust.VARIABLE: trust.listed_with(*names)},
             )
 
     def _ended(self, job: Job) -> None:
