@@ -224,13 +224,13 @@ def in_use(directory: Path) -> bool:
         return not _take_folder(lock, directory, fcntl.LOCK_SH)
 
 
-def run_name(config: Config) -> str:
-    """The name of a run's directory: <env>-<variant>-<seed>."""
+def run_name(config: Config, setting: str = "") -> str:
+    """The name of a run's directory: <env>-<variant>-<seed>, or with a setting before the seed."""
     words = (
         re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run"
         for word in (config.env.id, config.variant)
     )
-    return "-".join([*words, str(config.seed)])
+    return "-".join([*words, *filter(None, [setting]), str(config.seed)])
 
 
 def software() -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What a suite consists of: games × variants × seeds, from a TOML file, options, or both (options
-win).
+"""What a suite consists of: games × variants × settings × seeds, from a TOML file, options, or both
+(options win).
 """
 
 from __future__ import annotations
@@ -7,19 +7,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from dicerl.config import Config, fields_of, flatten, override, renamed, validate
-from dicerl.config.elsewhere import suggestion
-from dicerl.config.options import SET_BY_SUITE
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
 from dicerl.envs.trust import require
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.records.run import run_name
+from dicerl.suite.sweep import Setting, check_name, combined, directory_name, search, split
 
-KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config")
+KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config", "search")
 
 
 @dataclass
@@ -31,6 +31,7 @@ class SuiteRun:
     seed: int
     config: Config
     changes: dict[str, Any]  # the fields given, by dotted name
+    setting: str  # what tells it apart from other runs of the variant; a label of the plan's
     directory: Path
     log: Path
     state: str = "queued"  # or waiting (in use elsewhere), running, finished, failed, stopped
@@ -55,34 +56,31 @@ class Plan:
     preset: str | None = None
     jobs: int | None = None
     against: str | None = None
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)  # the fields that all runs share
+    settings: dict[str, Setting] = field(default_factory=dict)  # by label; without a sweep {"": {}}
     runs: list[SuiteRun] = field(default_factory=list)
     signal: int = 0  # the number of the one that stopped it
 
 
 def make_plan(
-    given: dict[str, Any], changes: dict[str, Any], path: str | None = None, trust: bool = False
+    given: dict[str, Any], options: dict[str, Any], path: str | None = None, trust: bool = False
 ) -> Plan:
-    """``given`` holds the suite's own keys, ``changes`` config fields; a file at ``path`` supplies
-    the rest. Everything is checked here; ``trust`` allows modules that only the file names.
+    """``given`` holds the suite's own keys, ``options`` config fields; a file at ``path`` supplies
+    the rest. A field with several values, there or in the file's ``[search]``, is swept. Everything
+    is checked here; ``trust`` allows modules that only the file names.
     """
     table = read_file(Path(path)) if path else {}
     in_file = renamed(flatten(table.pop("config", {})))
     table |= {key: value for key, value in given.items() if value is not None}
-    changes = in_file | changes
+    changes = in_file | options
     for name in changes:
-        if name in SET_BY_SUITE:
-            raise ConfigError(
-                "config",
-                name,
-                "the suite sets this field itself; use games, variants, seeds, preset or dir",
-            )
-        if name not in fields_of():
-            raise ConfigError(
-                "config",
-                name,
-                f"no such field{suggestion(name, fields_of()) or '; see dicerl train --help'}",
-            )
+        check_name("config", name)
+    drawn = search(table.get("search", {}), table.get("samples"), options)
+    for name in drawn[0]:
+        if name in in_file:
+            raise ConfigError("search", name, "it is also in [config]; name it in one of them")
+    fixed, lists = split(changes)
+    settings = combined(lists, drawn)
     games = _words("games", table.get("games"))
     if not games:
         raise DicerlError(
@@ -112,12 +110,12 @@ def make_plan(
         named,
         _jobs(table.get("jobs")),
         against,
-        changes,
+        fixed,
+        settings,
     )
-    for seed in plan.seeds:  # outermost, so that early results compare all variants on all games
-        for game in games:
-            for variant in variants:
-                plan.runs.append(_run(plan, game, variant, seed))
+    # seeds outermost, so that early results compare all settings of all variants on all games
+    for seed, setting, game, variant in product(plan.seeds, settings, games, variants):
+        plan.runs.append(_run(plan, game, variant, seed, setting))
     names = [run.name for run in plan.runs]
     if len(set(names)) < len(names):
         raise ConfigError(
@@ -126,7 +124,7 @@ def make_plan(
     return plan
 
 
-def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
+def _run(plan: Plan, game: str, variant: str, seed: int, setting: str) -> SuiteRun:
     config = preset(plan.preset or preset_for(game), variant)
     if config.variant != variant:
         raise ConfigError(
@@ -134,17 +132,19 @@ def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
             plan.preset,
             f"in a suite {config.variant} is one of the variants; name it there",
         )
-    config = override(config, {"env.id": game, "seed": seed, **plan.changes})
+    changes = plan.changes | plan.settings[setting]
+    config = override(config, {"env.id": game, "seed": seed, **changes})
     if config.evaluation.every == 0:
         raise ConfigError("evaluation.every", 0, "a suite compares evaluations; it must be above 0")
-    directory = plan.directory / "runs" / run_name(config)
+    directory = plan.directory / "runs" / run_name(config, directory_name(plan.settings[setting]))
     config = validate(override(config, {"run_dir": str(directory)}))
     return SuiteRun(
         game,
         variant,
         seed,
         config,
-        plan.changes,
+        changes,
+        setting,
         directory,
         plan.directory / "logs" / f"{directory.name}.log",
     )

@@ -20,6 +20,7 @@ from dicerl.records.run import in_use
 from dicerl.runtime import machine
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
+from dicerl.suite.sweep import text
 
 POLL = 0.2  # seconds
 ATTEMPTS = 2  # a run killed by a signal (out of memory, by hand) is resumed once in the same call
@@ -112,7 +113,7 @@ class Scheduler:
                 run.game,
                 f"--preset={run.config.preset}",
                 f"--variant={run.variant}",
-                *(f"--{name}={_text(value)}" for name, value in fields.items()),
+                *(f"--{name}={text(value)}" for name, value in fields.items()),
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with run.log.open("ab") as log:
@@ -199,10 +200,3 @@ def _in_child(cores: set[int]) -> Callable[[], None]:
             os.sched_setaffinity(0, cores)
 
     return prepare
-
-
-def _text(value: Any) -> str:
-    """A config value as the command line takes it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
