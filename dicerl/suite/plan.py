@@ -153,7 +153,7 @@ def _run(plan: Plan, game: str, variant: str, seed: int, setting: str) -> SuiteR
 def read_file(path: Path) -> dict[str, Any]:
     """The keys of a suite's TOML file; unknown ones are refused by name."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DicerlError(f"there is no suite file {path}") from None
     except (ValueError, RecursionError) as error:
