@@ -128,7 +128,7 @@ def _reader_left() -> int:
     commands do.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    return 128 + getattr(signal, "SIGPIPE", 13)  # Windows has no such signal
 
 
 def _main(argv: list[str] | None) -> int:

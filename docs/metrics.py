@@ -18,7 +18,8 @@ JSON object, and its field `kind` says what it is about: {kinds}.
 A number that is not finite is `null`; floats keep six digits. A field that does not apply (replay
 that is off, another family of policies, a runtime without waits) is absent. The numbers of
 {tensorboard} lines are in TensorBoard too, over frames, each under its kind and name, for
-example `{tag}/loss`.
+example `{tag}/loss`. How fast the file grows is in
+[architecture.md](architecture.md#long-runs-what-grows).
 
 Three counters are in every line:
 

@@ -242,7 +242,12 @@ dir = "suites/x"
 against = "baseline"
 [config]
 frames = 1_000
-optimizer.learning_rate = 1e-3
+optimizer.learning_rate = [1e-3, 3e-3]
+[search]
+samples = 2
+seed = 0
+loss.q = {min = 1e-1, max = 10, log = true}
+sequence.length = [8, 9]
 """
 
 

@@ -50,3 +50,26 @@ def test_hns_bars_against_the_papers_systems(tmp_path):
     assert sorted(found["x"]) == found["x"]
     own = next(i for i, name in enumerate(found["y"]) if "dice</b>" in name)
     assert found["x"][own] == pytest.approx(hns("pong", 9.0), rel=1e-4)
+
+
+def test_settings_by_score(tmp_path):
+    """Where a variant has several: the highest on top, as `dicerl suite` computes it."""
+    runs = []
+    for rate, scores in ((0.1, (5.0, 6.0)), (0.2, (8.0, 9.0)), (0.3, (1.0, 2.0))):
+        for seed, score in enumerate(scores):
+            name = f"{rate}-{seed}"
+            run = make_run(tmp_path / name, seed=seed, **{"optimizer.learning_rate": rate})
+            append(run, line("evaluation", 10, mean_return=0.0))
+            append(run, line("evaluation", 20, mean_return=score))
+            runs.append(opened(run))
+    found, words = bars.settings(groups(runs))
+    (trace,) = found["data"]
+    assert trace["x"] == [1.5, 5.5, 8.5]
+    assert trace["y"] == [f"dice · learning_rate {rate} (2 seeds)" for rate in (0.3, 0.1, 0.2)]
+    low, high = (trace["error_x"][end] for end in ("arrayminus", "array"))
+    assert low == high == [0.5] * 3  # of two seeds: from the lower to the higher
+    assert words.startswith("Best of 3: dice · learning_rate 0.2, 8.5 (95 %: 8 to 9).")
+    assert "optimistic" in words
+    assert "settings/CartPole-v1" in figures_of(runs)
+    assert bars.settings(groups(runs[:2])) == (None, "")
+    assert "settings/CartPole-v1" not in figures_of(runs[:2])

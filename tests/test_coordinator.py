@@ -14,7 +14,7 @@ from dicerl.config.presets import preset
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import Diverged
 from dicerl.parts.actor import Episode
-from dicerl.records import checkpoint
+from dicerl.records import checkpoint, metrics
 from dicerl.records.metrics import read_lines
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run
@@ -154,6 +154,23 @@ def test_returns_teach_the_vote_and_are_counted_and_written(make):
     coordinator.close()
     assert coordinator.run.summary["episodes"] == 2
     assert coordinator.run.summary["recent_return"] == 2.5
+
+
+def test_of_many_episodes_some_have_a_line_and_all_are_counted(make, monkeypatch):
+    """After a resume, too: only their number decides."""
+    monkeypatch.setattr(metrics, "EPISODES", 4)
+    first, seen = make(), []
+    first.callbacks = lambda moment, line: seen.append(line["return"])
+    first.end_episodes(0, episodes(first, *range(1, 11)))
+    state = first.synced_state(0, 0)
+    first.end_episodes(0, episodes(first, 99))  # lost with the rest of its life
+    first.close()
+    again = make(state)
+    again.end_episodes(0, episodes(again, *range(11, 21)))
+    assert seen == [*range(1, 11), 99]
+    written = [line["return"] for line in lines(again, "episode")]
+    assert written == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20]
+    assert again.synced_state(0, 0).episodes == 20
 
 
 def test_the_recent_return_forgets_what_is_older_than_the_last_episodes(make):

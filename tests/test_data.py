@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicerl.records.run import Run, in_use, software
+from dicerl.records.lock import in_use
+from dicerl.records.run import Run, software
 from dicerl.report import data
 from dicerl.report.data import RunData, find_runs
 from dicerl.report.jsonl import LIMIT

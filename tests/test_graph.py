@@ -21,6 +21,7 @@ from dicerl.config.presets import preset
 from dicerl.envs import env_spec, make_vector_env
 from dicerl.errors import DicerlError
 from dicerl.export import graph
+from masked import Masked
 from runs import debug, one_line
 
 pytestmark = pytest.mark.usefixtures("single_threaded")
@@ -177,6 +178,24 @@ def test_every_family_has_its_numbers_as_inputs(family, changes):
         with torch.no_grad():
             found = module(inputs)["log_probs"]
         np.testing.assert_allclose(found.numpy(), step.log_pi, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_is_an_input(tmp_path):
+    config = preset("debug", **{"env.id": "masked"})
+    agent = Agent(ActorCritic(config, env_spec(config, Masked)), [(0.0, 1.0)])
+    policy = graph.Policy(agent).eval()
+    program, file = graph.traced(policy), tmp_path / "a.pt2"
+    torch.export.save(program, file)
+    assert graph.difference(policy, lambda inputs: torch.export.load(file).module()(inputs)) < 1e-6
+    inputs = policy.examples(5)
+    with torch.no_grad():
+        found = program.module()(inputs)["log_probs"]
+    assert (found.exp() > 0).equal(inputs["action_mask"])
+    assert 0 < inputs["action_mask"].sum() < 25
+    with pytest.raises(DicerlError, match="differs from the agent"):
+        graph.difference(
+            policy, lambda x: policy(x | {"action_mask": torch.ones_like(x["action_mask"])})
+        )
 
 
 def test_infinity_is_greedy():

@@ -19,8 +19,8 @@ import probe
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError, EnvironmentFailed
 from dicerl.records.checkpoint import checkpoints_of
+from dicerl.records.lock import in_use
 from dicerl.records.metrics import read_lines
-from dicerl.records.run import in_use
 from dicerl.runtime import launch
 from dicerl.runtime.coordinator import BAD_IN_A_ROW
 from dicerl.runtime.serial import SerialRuntime

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dicerl.errors import DicerlError
-from dicerl.records.metrics import Metrics, read_lines
+from dicerl.records.metrics import EPISODES, Metrics, has_line, read_lines
 from dicerl.records.progress import Progress
 
 COUNTERS = {"agent_steps": 0, "frames": 0, "updates": 0}
@@ -166,3 +166,13 @@ def test_evaluations_are_those_that_a_resumed_run_keeps_in_its_metrics(tmp_path)
     Metrics(tmp_path, tensorboard=False, offset=offset, frames=10**6).close()
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         assert [line["mean_return"] for line in read_lines(tmp_path / name)] == [1.0], name
+
+
+def test_a_log_grows_with_the_logarithm_of_the_episodes():
+    assert all(map(has_line, range(1, 2 * EPISODES)))
+    for stride in (1, 2, 4, 8, 16):
+        some = range(stride * EPISODES, 2 * stride * EPISODES)
+        assert [n for n in some if has_line(n)] == list(some)[::stride]
+    # ten thousand times as many are fourteen times as many lines
+    far = 10_000 * EPISODES
+    assert sum(has_line(n) for n in range(far, far + 8192)) == 1

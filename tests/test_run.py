@@ -10,8 +10,9 @@ import pytest
 
 import dicerl
 from dicerl.config import Config
+from dicerl.records.lock import in_use
 from dicerl.records.metrics import read_lines
-from dicerl.records.run import Run, in_use
+from dicerl.records.run import Run
 from runs import TINY, one_line, rewrite, truncate
 
 

@@ -16,9 +16,11 @@ import pytest
 
 from dicerl import cli
 from dicerl.records import checkpoint
+from dicerl.records.lock import in_use
 from dicerl.records.metrics import read_lines
-from dicerl.records.run import Run, in_use
-from dicerl.suite.scheduler import Scheduler, default_jobs, share_of_cores
+from dicerl.records.run import Run
+from dicerl.runtime.machine import share_of_cores
+from dicerl.suite.scheduler import Scheduler, default_jobs
 from runs import finish, plan_of
 
 # seconds for anything that must happen at all: a busy machine starts processes slowly

@@ -226,6 +226,16 @@ def test_runs_without_a_score_are_left_out_aloud(call, tmp_path):
     assert "different length: 4,000, 9,000 frames" in err
 
 
+def test_a_sweep_s_settings_are_not_averaged_in_silence(tmp_path):
+    rate = "optimizer.learning_rate"
+    make_run(tmp_path / "a", **{rate: 0.1})
+    make_run(tmp_path / "b", "breakout", **{rate: 0.2})  # another game's may differ
+    assert own_scores([tmp_path])[1] == []
+    make_run(tmp_path / "c", seed=1, **{rate: 0.3, "runtime.num_envs": 3})
+    (note,) = own_scores([tmp_path])[1]
+    assert note.startswith(f"own dice holds runs of pong that differ in {rate};")
+
+
 def test_a_damaged_line_is_passed_over(tmp_path):
     make_run(tmp_path / "run", returns=(7.0,))
     with (tmp_path / "run" / "evaluations.jsonl").open("a") as file:

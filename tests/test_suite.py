@@ -12,7 +12,7 @@ def test_help_has_an_example(call):
 
 
 def test_one_suite_at_a_time(call, tmp_path):
-    from dicerl.records.run import hold
+    from dicerl.records.lock import hold
 
     (tmp_path / "s").mkdir()
     held = hold(tmp_path / "s" / "suite.lock")

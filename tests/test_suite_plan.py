@@ -98,6 +98,76 @@ FILES = {
     "seeds are words": ('games = ["pong"]\nseeds = ["a"]', ["seeds is ['a']"]),
     "half a seed": ('games = ["pong"]\nseeds = 1.5', ["seeds is 1.5"]),
     "no seeds": ('games = ["pong"]\nseeds = []', ["seeds is []"]),
+    "an empty list": ('games = ["pong"]\n[config]\nloss.q = []', ["loss.q is []", "at least one"]),
+    "one bad value of a list": (
+        'games = ["pong"]\n[config]\nloss.q = [1, "a"]',
+        ["loss.q is 'a'", "a finite number"],
+    ),
+    "a value of a list out of range": (
+        'games = ["pong"]\n[config]\nloss.discount = [0.5, 2]',
+        ["loss.discount is 2", "between"],
+    ),
+    "a list of book-keeping": (
+        'games = ["pong"]\n[config]\nruntime.num_envs = [1, 2]',
+        ["'runtime.num_envs'", "does not change what is learned"],
+    ),
+    "too large a grid": (
+        f'games = ["pong"]\n[config]\nloss.q = {list(range(50))}\nloss.value = {list(range(50))}',
+        ["loss.q, loss.value", "2,500 combinations"],
+    ),
+    "search is no table": ('games = ["pong"]\nsearch = 3', ["search is 3"]),
+    "no samples": (
+        'games = ["pong"]\n[search]\nloss.q = [1, 2]',
+        ["search.samples is None", "whole number"],
+    ),
+    "samples without fields": (
+        'games = ["pong"]\n[search]\nsamples = 3',
+        ["search.samples is 3", "no field to draw"],
+    ),
+    "more samples than settings": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.q = [1, 2]',
+        ["search.samples is 3", "only 2 different"],
+    ),
+    "a range of two rounded values": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.q = {min = 1, max = 1.01, log = true}',
+        ["search.samples is 3", "only 2 different"],
+    ),
+    "unknown field to draw": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.qq = [1, 2]',
+        ["search is 'loss.qq'", "did you mean loss.q?"],
+    ),
+    "a fixed field to draw": (
+        'games = ["pong"]\n[search]\nsamples = 2\nvariant = ["dice", "casa"]',
+        ["search is 'variant'", "variants"],
+    ),
+    "no distribution": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.q = 3',
+        ["search.loss.q is 3", "{min = "],
+    ),
+    "half a range": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.q = {min = 1}',
+        ["search.loss.q is", "{min = "],
+    ),
+    "a range turned round": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.q = {min = 2, max = 1}',
+        ["search.loss.q is", "min must be below max"],
+    ),
+    "a range that leaves the field's": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.discount = {min = 0.9, max = 2}',
+        ["search.loss.discount is", "from 0 to 1"],
+    ),
+    "a logarithm of zero": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.q = {min = 0, max = 1, log = true}',
+        ["search.loss.q is", "above 0"],
+    ),
+    "a range of choices": (
+        'games = ["pong"]\n[search]\nsamples = 3\nloss.critic = {min = 0, max = 1}',
+        ["search.loss.critic is", "only numbers"],
+    ),
+    "a field in a list and in the search": (
+        'games = ["pong"]\n[config]\nloss.q = [1, 2]\n[search]\nsamples = 3\nloss.q = [1, 2, 3]',
+        ["search is 'loss.q'", "[config]"],
+    ),
     "jobs": ('games = ["pong"]\njobs = 0', ["jobs is 0"]),
 }
 MISTAKES = {
@@ -124,6 +194,11 @@ MISTAKES = {
         ["--games", "MinAtar/Breakout-v1", "MinAtar_Breakout_v1"],
         ["share a directory"],
     ),
+    "samples without a search": (
+        ["--games", "pong", "--samples", "3"],
+        ["samples is '3'", "[search]"],
+    ),
+    "a number with commas": (["--games", "pong", "--frames", "1,000"], ["frames is"]),
     "no evaluation": (["--games", "pong", "--evaluation.every", "0"], ["evaluation.every is 0"]),
 }
 

@@ -12,11 +12,12 @@ from gymnasium.vector.utils import batch_space
 
 import dicerl
 from dicerl.config import Config
-from dicerl.envs import env_spec, make_filmed_env, make_vector_env
+from dicerl.envs import env_spec, make_filmed_env, make_vector_env, mask_of, random_actions
 from dicerl.envs.gym import GymEnv
 from dicerl.envs.toy import Counting
 from dicerl.envs.vector import GymVector, vector
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
+from masked import STEPS, Branches, Entry, Masked
 from probe import Small, zeros
 from runs import debug, one_line
 
@@ -72,6 +73,21 @@ def test_the_same_streams_as_the_plain_loop(make, copy):
     assert ends[0] > 10
     assert ends[1] > 10 or make is not Counting
     other.close()
+
+
+@pytest.mark.parametrize("make", [Masked, Entry, Branches])
+def test_masks_are_those_of_the_plain_loop(make):
+    plain, other = GymEnv(make, 2, "x"), GymVector(sync(make), 2, "x")
+    assert np.array_equal(plain.reset(7), other.reset(7))
+    assert plain.spec == other.spec
+    assert other.spec.masked
+    rng = np.random.default_rng(0)
+    for _ in range(4 * STEPS):  # through ends, where the mask before stays
+        assert np.array_equal(plain.mask, other.mask)
+        actions = random_actions(plain, rng)
+        for a, b in zip(plain.step(actions), other.step(actions), strict=True):
+            assert np.array_equal(a, b)
+    assert mask_of(GymVector(sync(cartpole), 2, "x"), GymEnv(cartpole, 2, "x").spec) is None
 
 
 def test_nothing_is_lost_doubled_or_reordered():

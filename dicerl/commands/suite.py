@@ -1,4 +1,4 @@
-"""``dicerl suite``: games × variants × seeds, resumable, with statistics at the end."""
+"""``dicerl suite``: games × variants × settings × seeds, resumable, with statistics at the end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=(
             "Train every game with every variant and seed; then IQM, mean and median with 95 %"
-            " stratified bootstrap intervals, and the\nprobability of improvement. The same command"
-            " again goes on where it stopped: finished runs are not run again,\nothers are resumed."
-            " Ctrl-C stops every run with a checkpoint."
+            " stratified bootstrap intervals, and the\nprobability of improvement. A number or a"
+            " choice given several values (a,b,c) is swept: every combination is\ntrained, and the"
+            " best is named. The same command again goes on where it stopped: finished runs are"
+            " not run\nagain, others are resumed. Ctrl-C stops every run with a checkpoint."
         ),
         epilog=(
             "examples:\n  dicerl suite minatar.toml --jobs 4\n  dicerl suite --games CartPole-v1"
             " --variants dice baseline --seeds 3 --frames 50000 --dir"
-            ' suites/cartpole\n\nminatar.toml:\n  games = ["MinAtar/Breakout-v1",'
+            " suites/cartpole\n  dicerl suite --games CartPole-v1 --optimizer.learning-rate"
+            " 3e-4,1e-3,3e-3 --dir suites/rates"
+            '\n\nminatar.toml:\n  games = ["MinAtar/Breakout-v1",'
             ' "MinAtar/Asterix-v1"]\n  variants = ["dice", "baseline", "random"]\n  seeds = 5\n '
             ' against = "baseline"\n  [config]\n  frames = 1_000_000\n  optimizer.learning_rate ='
-            " 1e-3"
+            " [1e-3, 3e-3]          # a list: each of them\n  [search]"
+            "                                        # or drawn at random\n  samples = 20\n "
+            " loss.q = {min = 0.1, max = 10, log = true}"
         ),
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; options win over it")
@@ -68,6 +73,9 @@ def add_parser(commands: Any) -> None:
         metavar="VARIANT",
         help="probability of improvement against this one (default: baseline, if it is there)",
     )
+    parser.add_argument(
+        "--samples", metavar="N", help="settings to draw from the file's [search], instead of its"
+    )
     add_trust(parser, "FILE")
     parser.add_argument(
         "--json",
@@ -89,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
     given = {
         key: getattr(args, key)
-        for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against")
+        for key in ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "samples")
     }
     plan = make_plan(given, given_fields(args, SET_BY_SUITE), args.file, args.trust)
     found, complete = run_suite(plan, args.quiet)
@@ -99,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         console = output()
         console.print(show.score_table(plan))
         console.print(show.result_table(found))
-        for line in show.notes(found):
+        for line in (*show.best_lines(found), *show.notes(found)):
             console.print(line, markup=False)
     failed = [r for r in plan.runs if r.state == "failed"]
     if not complete:

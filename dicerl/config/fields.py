@@ -8,6 +8,7 @@ leaves are ``row``s. Only renamed fields are listed here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -41,8 +42,9 @@ def row(
     return field(default=default, metadata=metadata)
 
 
+@functools.cache  # it takes milliseconds, and a suite of many settings asks often
 def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
-    """Every leaf field of a dataclass and of its nested ones, by dotted name."""
+    """Every leaf field of a dataclass and of its nested ones, by dotted name. Not to be changed."""
     hints = typing.get_type_hints(config_type)
     leaves: Leaves = {}
     for f in dataclasses.fields(config_type):
@@ -83,7 +85,8 @@ def override(config: T, changes: dict[str, Any]) -> T:
     """A copy of ``config`` with fields changed by dotted name, present or old. Strings are parsed
     by the field's type, and every value's type is checked.
     """
-    leaves = leaves_of(type(config))
+    kind: Any = type(config)
+    leaves = leaves_of(kind)
     for name, value in renamed(changes).items():
         if name not in leaves:
             raise ConfigError(

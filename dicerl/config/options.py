@@ -14,6 +14,8 @@ from dicerl.config.validation import validate
 _TITLE = " (defaults: the paper's; a preset changes some)"
 HIDDEN = ("env.id", "preset", "variant")  # fields that ENV, --preset and --variant set
 SET_BY_SUITE = ("env.id", "preset", "variant", "seed", "run_dir")  # from games, variants, seeds
+# fields, or how they begin, that change how a run is made and watched, not what it learns
+BOOK_KEEPING = ("log", "tensorboard", "runtime.", "evaluation.", "checkpoint.")
 
 
 def add_config(parser: argparse.ArgumentParser, env_required: bool = True) -> None:

@@ -16,6 +16,7 @@ STREAMS = (
     "scaling",
     "replay",
     "evaluate",
+    "search",
 )
 
 

@@ -31,7 +31,7 @@ class Callback:
         """An update was diagnosed: every ``log_every``-th is."""
 
     def on_episode(self, line: Line) -> bool | None:
-        """A training episode ended."""
+        """A training episode ended; called for each, also where metrics.jsonl has no line of it."""
 
     def on_evaluation(self, line: Line) -> bool | None:
         """An evaluation ended."""

@@ -279,6 +279,11 @@ def _checksum(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
+    """Have the system write a file or a folder to the disk; Windows does so for neither that is
+    opened to be read.
+    """
+    if os.name != "posix":
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -14,6 +14,8 @@ from typing import IO, Any, NoReturn
 
 LARGEST = 1 << 28  # bytes of a JSON file
 DEEPEST = 50  # levels of a JSON value
+# a FIFO is not waited for (Windows has none), and bytes are read as they are (Windows asks for it)
+READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 
 
@@ -25,7 +27,7 @@ def open_regular(path: Path, within: Path | None = None) -> IO[bytes]:
         raise OSError(errno.ELOOP, "it is a link out of its folder", str(path))
     if not stat.S_ISREG(os.stat(path).st_mode):  # before it is opened: that alone could do harm
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    descriptor = os.open(path, READ)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced meanwhile
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -16,6 +16,7 @@ from dicerl.errors import DicerlError
 from dicerl.records import files
 from dicerl.records.vocabulary import KINDS
 
+EPISODES = 100_000  # of these, and of each following doubling of their number, as many have a line
 IN_TENSORBOARD = tuple(kind.name for kind in KINDS if kind.tensorboard)
 
 
@@ -45,9 +46,11 @@ class Metrics:
             with _writing(self._tensorboard_directory):
                 self._tensorboard = SummaryWriter(self._tensorboard_directory, purge_step=frames)
 
-    def write(self, kind: str, counters: dict[str, int], values: dict[str, Any]) -> dict[str, Any]:
+    def write(
+        self, kind: str, counters: dict[str, int], values: dict[str, Any], append: bool = True
+    ) -> dict[str, Any]:
         """Append a line of a ``kind`` of vocabulary.py: its ``counters`` (the common fields
-        besides kind and time) and its other ``values``; return it.
+        besides kind and time) and its other ``values``; return it. Only that without ``append``.
 
         Names are not checked here, since it is called for every episode; tests/test_vocabulary.py
         compares them with their declarations.
@@ -58,6 +61,8 @@ class Metrics:
             **counters,
             **{k: _plain(v) for k, v in values.items()},
         }
+        if not append:
+            return line
         with _writing(self._path):
             self._file.write(json.dumps(line) + "\n")
         if kind == "evaluation":
@@ -103,6 +108,15 @@ class Metrics:
             and type(failed.thread).__module__.startswith("tensorboard.")
         ):
             self._excepthook(failed)
+
+
+def has_line(episode: int) -> bool:
+    """Whether the run's episode of this number gets a line: each of the first 2 * EPISODES, every
+    second up to 4 * EPISODES, every fourth up to 8 * EPISODES, and so on. So a log grows with the
+    logarithm of the number of episodes; where they are short, they are most of it.
+    """
+    stride: int = 1 << max(0, (episode // EPISODES).bit_length() - 1)
+    return episode % stride == 0
 
 
 @contextlib.contextmanager

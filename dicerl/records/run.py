@@ -1,15 +1,11 @@
-"""A run on disk: its directory, its configuration, and the lock that keeps a second run out."""
+"""A run on disk: its directory and its configuration."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import random
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,8 @@ from dicerl import __version__
 from dicerl.config import Config, from_dict, validate
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.records import checkpoint, files
+from dicerl.records.lock import Lock, hold
 
-HOLD_SECONDS = 0.5  # to wait for a lock
 # in a run that is only an agent to pass on (export/package.py); package.json would be npm's
 PACKAGE = "dicerl.json"
 
@@ -142,94 +138,13 @@ class Run:
         return there[which]
 
 
-class Lock:
-    """Locked files, until ``close`` or the end of this process."""
-
-    def __init__(self) -> None:
-        self._open: list[int] = []
-
-    def take(self, path: Path, flags: int, how: int) -> bool:
-        """Lock what is at ``path``; False if another process holds it."""
-        # a link is not followed, nor waited for the other end of a FIFO
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        try:
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                return False
-            raise
-        self._open.append(descriptor)
-        return True
-
-    def close(self) -> None:
-        """Release all of it."""
-        while self._open:
-            os.close(self._open.pop())
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    __del__ = close
-
-
-def hold(path: Path) -> Lock | None:
-    """Lock the file ``path`` and the folder it is in; None if another process holds one of them.
-    The file alone would not do: once it is deleted, another can be made and locked.
-    """
-    if not path.is_file() and os.path.lexists(path):
-        raise DicerlError(f"{path} is not a file; remove it")
-    lock = Lock()
-    # in_use looks at the folder only where the file is free: with that it is quickly ours
-    if _patiently(lambda: lock.take(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)) and _patiently(
-        lambda: _take_folder(lock, path.parent, fcntl.LOCK_EX)
-    ):
-        return lock
-    lock.close()
-    return None
-
-
-def _patiently(take: Callable[[], bool]) -> bool:
-    """Try for a while: in_use takes a lock for a moment. At random times, so as not to coincide
-    with a process that looks regularly.
-    """
-    end = time.monotonic() + HOLD_SECONDS
-    while not take():
-        if time.monotonic() > end:
-            return False
-        time.sleep(random.uniform(0.001, 0.02))
-    return True
-
-
-def _take_folder(lock: Lock, folder: Path, how: int) -> bool:
-    try:
-        return lock.take(folder.resolve(), os.O_RDONLY, how)
-    except OSError:  # not every file system locks folders; the file is locked
-        return True
-
-
-def in_use(directory: Path) -> bool:
-    """Whether a process holds the run's lock now."""
-    try:
-        with Lock() as lock:
-            if not lock.take(directory / "run.lock", os.O_RDONLY, fcntl.LOCK_SH):
-                return True
-    except OSError:  # no lock file: nobody wrote here, or it was deleted since
-        pass
-    with Lock() as lock:  # the file's is released: both at once would be in a run's way
-        return not _take_folder(lock, directory, fcntl.LOCK_SH)
-
-
-def run_name(config: Config) -> str:
-    """The name of a run's directory: <env>-<variant>-<seed>."""
+def run_name(config: Config, setting: str = "") -> str:
+    """The name of a run's directory: <env>-<variant>-<seed>, or with a setting before the seed."""
     words = (
         re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_") or "run"
         for word in (config.env.id, config.variant)
     )
-    return "-".join([*words, str(config.seed)])
+    return "-".join([*words, *filter(None, [setting]), str(config.seed)])
 
 
 def software() -> dict[str, str]:

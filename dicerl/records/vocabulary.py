@@ -265,7 +265,9 @@ TRAIN = Kind(
 
 EPISODE = Kind(
     "episode",
-    "A training episode that ended.",
+    "A training episode that ended. Each of a run's first 200,000 has a line, then every second,"
+    " from 400,000 on every fourth, and so on: the log of a long run grows with the logarithm of"
+    " their number. `episodes` of the train lines counts all of them, and callbacks see all.",
     False,
     (
         Field("return", "return", "Sum of its raw rewards"),

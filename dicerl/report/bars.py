@@ -1,7 +1,8 @@
-"""Figures of bars: where the time goes, and scores beside the paper's."""
+"""Figures of bars: where the time goes, scores beside the paper's, settings by their score."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from dicerl.records.vocabulary import STAGES_OF, stage_field
 from dicerl.report.compare import PALETTE, Group, of_seeds
 from dicerl.report.figures import Figure, axis, figure, plain
+from dicerl.scores.statistics import Interval, interval, iqm
 
 
 def bar_chart(data: list[dict[str, Any]], x: dict[str, Any], names: list[str]) -> Figure:
@@ -92,14 +94,10 @@ def hns_bars(all_groups: list[Group], game: str) -> Figure | None:
     ]
     own = []
     for g in all_groups:
-        last: dict[Any, list[float]] = {}  # by seed
-        for seed, run in g.seeds():
-            scores = run.evaluations()["mean_return"]
-            if len(scores) and np.isfinite(scores[-1]):
-                last.setdefault(seed, []).append(scores[-1])
+        last, runs = last_scores(g)
         if last:
-            of = of_seeds(len(last), sum(map(len, last.values())))
-            score = float(np.mean([np.mean(scores) for scores in last.values()]))
+            of = of_seeds(len(last), runs)
+            score = float(np.mean(last))
             own.append((f"<b>{g.label}</b>{of}, here", hns(game, score), g.colour))
     if not own:
         return None
@@ -120,3 +118,59 @@ def hns_bars(all_groups: list[Group], game: str) -> Figure | None:
     ]
     x = axis("human-normalised score (%); 0 random, 100 human")
     return bar_chart(data, x, [name for name, _, _ in bars])
+
+
+def last_scores(group: Group) -> tuple[list[float], int]:
+    """The last evaluation of each seed, of runs of one seed their mean; and the number of runs."""
+    last: dict[Any, list[float]] = {}  # by seed
+    for seed, run in group.seeds():
+        scores = run.evaluations()["mean_return"]
+        if len(scores) and np.isfinite(scores[-1]):
+            last.setdefault(seed, []).append(scores[-1])
+    return [float(np.mean(scores)) for scores in last.values()], sum(map(len, last.values()))
+
+
+@functools.lru_cache(maxsize=1_000)
+def _iqm(scores: tuple[float, ...]) -> Interval:
+    """As `dicerl suite` computes it; remembered, since the dashboard asks again and again."""
+    return interval(iqm, {"": scores})
+
+
+def settings(all_groups: list[Group]) -> tuple[Figure | None, str]:
+    """The settings of one environment by the IQM of their seeds' last evaluations, with its 95 %
+    interval, and a sentence on the best; None unless a variant has several.
+    """
+    rows = []
+    for g in all_groups:
+        last, runs = last_scores(g)
+        if last:
+            rows.append((g, _iqm(tuple(last)), f"{g.label}{of_seeds(len(last), runs)}"))
+    variants = [g.runs[0].variant for g, _, _ in rows]
+    if len(variants) == len(set(variants)):
+        return None, ""
+    rows.sort(key=lambda row: row[1].value)
+    names = [name for _, _, name in rows]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": plain([score.value for _, score, _ in rows]),
+        "y": names,
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "color": "#8c8c8c",  # seen in a light and in a dark theme
+            "array": plain([score.high - score.value for _, score, _ in rows]),
+            "arrayminus": plain([score.value - score.low for _, score, _ in rows]),
+        },
+        "marker": {"color": [g.colour for g, _, _ in rows], "size": 9},
+        "customdata": [f"{score.low:,.5g} to {score.high:,.5g}" for _, score, _ in rows],
+        "hovertemplate": "%{y}: %{x:,.5~g} (95 %: %{customdata})<extra></extra>",
+        "showlegend": False,
+    }
+    best, score, _ = rows[-1]
+    words = (
+        f"Best of {len(rows)}: {best.name}, {score.value:,.5g} (95 %: {score.low:,.5g} to"
+        f" {score.high:,.5g}). The highest of several noisy scores is optimistic: run it with new"
+        " seeds before you quote it."
+    )
+    return bar_chart([trace], axis("IQM of the last evaluations, 95 % interval"), names), words

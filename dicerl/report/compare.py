@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dicerl.config import flatten, renamed
+from dicerl.config.options import BOOK_KEEPING, SET_BY_SUITE
 from dicerl.config.presets import VARIANTS
 from dicerl.report.data import RunData
 
@@ -22,18 +23,7 @@ PALETTE = (
     *("#8c510a", "#8a9a00", "#e7298a", "#a50026"),
 )
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-SETTINGS_ASIDE = (
-    "seed",
-    "run_dir",
-    "preset",
-    "variant",
-    "env.id",
-    "log_every",
-    "tensorboard",
-    "runtime.",
-    "evaluation.",
-    "checkpoint.",
-)
+SETTINGS_ASIDE = (*SET_BY_SUITE, *BOOK_KEEPING)
 
 
 @dataclass

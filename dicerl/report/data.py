@@ -12,7 +12,7 @@ import numpy as np
 from dicerl.core import family
 from dicerl.core.bandit import BanditVote
 from dicerl.records import checkpoint, files
-from dicerl.records.run import in_use
+from dicerl.records.lock import in_use
 from dicerl.records.vocabulary import (
     DRAWN,
     FAVOURED,

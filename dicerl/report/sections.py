@@ -79,6 +79,9 @@ def _returns(together: list[Group]) -> Section:
             "Separate episodes. Full line: τ from the bandits' best region. Open marks: greedy."
             " Faint: training.",
         )
+        by_score, words = bars.settings(compared)
+        if by_score is not None:
+            part.add(f"settings/{env}", f"{env}: settings by score", by_score, words)
         game = _atari_game(env)
         if game:
             part.add(

@@ -23,7 +23,7 @@ from dicerl.parts.evaluator import summary_line
 from dicerl.parts.sequence import Arrays
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callbacks
-from dicerl.records.metrics import Metrics
+from dicerl.records.metrics import Metrics, has_line
 from dicerl.records.progress import Progress
 from dicerl.records.run import Run, software
 from dicerl.records.state import RunState, SerialState
@@ -131,7 +131,9 @@ class Coordinator:
         return self._state.complete(self.config)
 
     def end_episodes(self, actor: int, episodes: list[Episode]) -> None:
-        """Teach the vote the returns of ended episodes, count them and write their lines."""
+        """Teach the vote the returns of ended episodes, count them and write their lines; of very
+        many, only some have one.
+        """
         for e in episodes:
             self.behaviours.update(e.behaviour, e.episode_return, actor)
             self._state.episodes += 1
@@ -141,6 +143,7 @@ class Coordinator:
                 "episode",
                 self.counters(),
                 {"return": e.episode_return, "length": e.length, **dict(drawn), "actor": actor},
+                append=has_line(self._state.episodes),
             )
             self.callbacks("episode", line)
 

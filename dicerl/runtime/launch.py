@@ -22,7 +22,7 @@ from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.base import OnBatch, RunContext, Runtime, Transport
 from dicerl.runtime.coordinator import Coordinator
-from dicerl.runtime.machine import amount
+from dicerl.runtime.machine import SIGHUP, STOPPING, amount
 from dicerl.runtime.setup import Plan, build_model, load_network
 
 
@@ -230,7 +230,7 @@ def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
     def handle(number: int, frame: Any) -> None:
         received.append(number)
         # a closing terminal may say so twice, itself and through the shell
-        if len(received) > 1 and number != signal.SIGHUP:
+        if len(received) > 1 and number != SIGHUP:
             raise KeyboardInterrupt(number)
 
     def stop() -> bool:
@@ -241,9 +241,8 @@ def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
             progress.say("stopping after a checkpoint (again to stop at once)")
         return bool(received)
 
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started by nohup
-        heard.append(signal.SIGHUP)
+    # one that closing the terminal shall not stop was started by nohup
+    heard = [n for n in STOPPING if n != SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield stop

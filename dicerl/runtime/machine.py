@@ -1,5 +1,6 @@
-"""The machine, for processes: cores and memory, what is asked of malloc and the scheduler, and how
-to end together with their parent.
+"""The machine, for processes: cores and memory, signals, what is asked of malloc and the scheduler,
+and how to end together with their parent. What a system lacks (macOS, Windows) is left out here,
+so that nobody else has to ask.
 
 It imports no torch, so that the suite's processes can use it too.
 """
@@ -9,21 +10,53 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import resource
+import select
 import signal
 import struct
 import sys
 from pathlib import Path
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 # Looked up here and not in `die_with`: between fork and exec a child must not load libraries.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1
+SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows any signal ends a process at once
+SIGHUP: int | None = getattr(signal, "SIGHUP", None)
+# what asks a process to stop: Ctrl-C, a service manager, a terminal that closes
+STOPPING = [n for n in (signal.SIGINT, signal.SIGTERM, SIGHUP) if n is not None]
 TIME_SLICE = 0.02  # seconds a child process computes before another may have its core
 
 
 def cores() -> int:
     """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_process_runtime() -> bool:
+    """Whether this system can do what processes.py needs: wait for pipes and processes together,
+    and start a process with signals blocked. Windows cannot.
+    """
+    return hasattr(select, "poll") and hasattr(signal, "pthread_sigmask")
+
+
+def share_of_cores(slot: int, slots: int) -> set[int]:
+    """The cores of one of ``slots`` processes that share this one's; empty where the system lets
+    nobody choose.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return set()
+    cores = sorted(os.sched_getaffinity(0))
+    return set(cores[slot::slots]) or {cores[slot % len(cores)]}
+
+
+def use_cores(cores: set[int]) -> None:
+    """Let this process use these cores only; all of them if ``cores`` is empty."""
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def hardware() -> dict[str, object]:
@@ -43,8 +76,13 @@ def hardware() -> dict[str, object]:
 
 
 def available_memory() -> int:
-    """Bytes this process may still use: the machine's free memory, within a container's limit."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes this process may still use: the machine's free memory, within a container's limit. All
+    of the machine's memory on macOS, and no limit on Windows: they do not say what is free.
+    """
+    try:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        free = sys.maxsize
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -65,6 +103,8 @@ def allow_open_files(needed: int) -> int:
     """Raise this process's limit of open files to ``needed`` beside those it has open, as far as
     it may; return for how many more there is room then.
     """
+    if resource is None:
+        return sys.maxsize
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     folder = Path("/proc/self/fd")
     already = len(list(folder.iterdir())) if folder.is_dir() else 0
@@ -75,13 +115,14 @@ def allow_open_files(needed: int) -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - already
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+def die_with(parent: int, number: int = SIGKILL) -> None:
     """Have the kernel send this process the signal ``number`` when its ``parent`` ends, however
-    it ends (Linux only); if the parent has ended already, exit now.
+    it ends (Linux only); if the parent has ended already, exit now. On Windows a launcher may stand
+    between the two, so the parent is not looked at.
     """
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
+    if os.name == "posix" and os.getppid() != parent:
         os._exit(1)
 
 

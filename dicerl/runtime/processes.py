@@ -28,14 +28,14 @@ from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.runtime.base import Role, RunContext
-from dicerl.runtime.machine import die_with, keep_freed_memory, take_long_time_slices
+from dicerl.runtime.machine import STOPPING, die_with, keep_freed_memory, take_long_time_slices
 from dicerl.runtime.messages import Ended
 from dicerl.runtime.roles import ROLES, Shared, pickled, run_role
 from dicerl.runtime.setup import restore_weights
 
 CLOSING = 5.0  # seconds for a child that was asked to end; an actor speaks about twice a second
 # by children: terminals and service managers signal the whole group; the supervisor ends them
-IGNORED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+IGNORED = set(STOPPING)
 SAFE_PATH = "PYTHONSAFEPATH"  # of Python: it takes any value
 SET_HERE = "dicerl"  # this one shows a child that it is ours
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,13 @@ from dicerl.parts.sequence import schema, window_bytes, window_length
 from dicerl.records import checkpoint
 from dicerl.records.checkpoint import Checkpoint
 from dicerl.runtime.device import choose_device, require_device_memory
-from dicerl.runtime.machine import allow_open_files, amount, available_memory, cores
+from dicerl.runtime.machine import (
+    allow_open_files,
+    amount,
+    available_memory,
+    cores,
+    has_process_runtime,
+)
 
 LEARNERS = 2  # at most, if chosen here: a gradient is that many updates late, less one
 ENVS_PER_ACTOR = 8  # at least, if chosen here
@@ -68,7 +75,11 @@ def plan(config: Config, spec: EnvSpec) -> Plan:
     count, device = cores(), choose_device(config.runtime.device)
     runtime = config.runtime.kind
     if runtime == "auto":
-        runtime = "process" if count > 1 else "serial"
+        runtime = "process" if count > 1 and has_process_runtime() else "serial"
+    if runtime == "process" and not has_process_runtime():
+        raise ConfigError(
+            "runtime.kind", runtime, f"it needs what {sys.platform} does not have; use serial"
+        )
     actors, learners, threads = shares(config, spec, runtime, count, device.type == "cpu")
     if learners > 1 and device.type != "cpu":
         raise ConfigError(

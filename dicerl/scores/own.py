@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dicerl.config import Config, from_dict, validate
+from dicerl.config import Config, fields_of, from_dict, get, validate
+from dicerl.config.options import BOOK_KEEPING, SET_BY_SUITE
 from dicerl.errors import DicerlError
 from dicerl.records import files
 from dicerl.records.metrics import read_lines
@@ -36,6 +37,7 @@ def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
     own: Own = {}
     notes: list[str] = []
     lengths: dict[str, set[int]] = {}
+    configs: dict[tuple[str, str], list[Config]] = {}
     seen: set[Path] = set()
     for directory in (run for path in paths for run in _runs_below(Path(path))):
         if directory.resolve() in seen:
@@ -57,15 +59,31 @@ def own_scores(paths: Iterable[str | Path]) -> tuple[Own, list[str]]:
         column = f"own {config.variant}"
         own.setdefault(column, {}).setdefault(game, []).append(float(evaluation["mean_return"]))
         lengths.setdefault(column, set()).add(config.frames)
+        configs.setdefault((column, game), []).append(config)
     for column, frames in lengths.items():
         if len(frames) > 1:
             notes.append(
                 f"{column} holds runs of different length:"
                 f" {', '.join(f'{n:,}' for n in sorted(frames))} frames"
             )
+    for (column, game), own_configs in configs.items():
+        for name in _differing(own_configs):
+            notes.append(
+                f"{column} holds runs of {game} that differ in {name}; name the runs of one setting"
+            )
     if seen and not own:
         raise DicerlError(f"no run has a score to show; {notes[0]}")
     return own, notes
+
+
+def _differing(configs: list[Config]) -> list[str]:
+    """Settings that are not the same in all of them, apart from book-keeping and the length."""
+    aside = (*SET_BY_SUITE, *BOOK_KEEPING, "frames")
+    return [
+        name
+        for name in fields_of()
+        if not name.startswith(aside) and len({get(config, name) for config in configs}) > 1
+    ]
 
 
 def _runs_below(path: Path) -> list[Path]:

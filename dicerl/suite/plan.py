@@ -1,5 +1,5 @@
-"""What a suite consists of: games × variants × seeds, from a TOML file, options, or both (options
-win).
+"""What a suite consists of: games × variants × settings × seeds, from a TOML file, options, or both
+(options win).
 """
 
 from __future__ import annotations
@@ -7,19 +7,19 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from dicerl.config import Config, fields_of, flatten, object_fields, override, renamed, validate
-from dicerl.config.elsewhere import suggestion
-from dicerl.config.options import SET_BY_SUITE
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
 from dicerl.envs.trust import is_listed, module_of, needs_consent, require
 from dicerl.errors import ConfigError, DicerlError, nearest
 from dicerl.records.run import run_name
+from dicerl.suite.sweep import Setting, check_name, combined, directory_name, search, split
 
-KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config")
+KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config", "search")
 
 
 @dataclass
@@ -31,6 +31,7 @@ class SuiteRun:
     seed: int
     config: Config
     changes: dict[str, Any]  # the fields given, by dotted name
+    setting: str  # what tells it apart from other runs of the variant; a label of the plan's
     directory: Path
     log: Path
     state: str = "queued"  # or waiting (in use elsewhere), running, finished, failed, stopped
@@ -55,34 +56,31 @@ class Plan:
     preset: str | None = None
     jobs: int | None = None
     against: str | None = None
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)  # the fields that all runs share
+    settings: dict[str, Setting] = field(default_factory=dict)  # by label; without a sweep {"": {}}
     runs: list[SuiteRun] = field(default_factory=list)
     signal: int = 0  # the number of the one that stopped it
 
 
 def make_plan(
-    given: dict[str, Any], changes: dict[str, Any], path: str | None = None, trust: bool = False
+    given: dict[str, Any], options: dict[str, Any], path: str | None = None, trust: bool = False
 ) -> Plan:
-    """``given`` holds the suite's own keys, ``changes`` config fields; a file at ``path`` supplies
-    the rest. Everything is checked here; ``trust`` allows modules that only the file names.
+    """``given`` holds the suite's own keys, ``options`` config fields; a file at ``path`` supplies
+    the rest. A field with several values, there or in the file's ``[search]``, is swept. Everything
+    is checked here; ``trust`` allows modules that only the file names.
     """
     table = read_file(Path(path)) if path else {}
     in_file = renamed(flatten(table.pop("config", {}), whole=object_fields()))
     table |= {key: value for key, value in given.items() if value is not None}
-    typed, changes = changes, in_file | changes
+    changes = in_file | options
     for name in changes:
-        if name in SET_BY_SUITE:
-            raise ConfigError(
-                "config",
-                name,
-                "the suite sets this field itself; use games, variants, seeds, preset or dir",
-            )
-        if name not in fields_of():
-            raise ConfigError(
-                "config",
-                name,
-                f"no such field{suggestion(name, fields_of()) or '; see dicerl train --help'}",
-            )
+        check_name("config", name)
+    drawn = search(table.get("search", {}), table.get("samples"), options)
+    for name in drawn[0]:
+        if name in in_file:
+            raise ConfigError("search", name, "it is also in [config]; name it in one of them")
+    fixed, lists = split(changes)
+    settings = combined(lists, drawn)
     games = _words("games", table.get("games"))
     if not games:
         raise DicerlError(
@@ -92,9 +90,6 @@ def make_plan(
     if path and given.get("games") is None:
         for game in games:
             require(game, Path(path), trust)
-    torso = module_of(str(changes.get("network.torso", "")))
-    if path and torso and not trust and "network.torso" not in typed and not is_listed(torso):
-        raise needs_consent(Path(path), torso)
     variants = _words("variants", table.get("variants", ["dice"]))
     against = table.get(
         "against", "baseline" if "baseline" in variants and len(variants) > 1 else None
@@ -115,15 +110,14 @@ def make_plan(
         named,
         _jobs(table.get("jobs")),
         against,
-        changes,
+        fixed,
+        settings,
     )
-    for seed in plan.seeds:  # outermost, so that early results compare all variants on all games
-        for game in games:
-            for variant in variants:
-                plan.runs.append(_run(plan, game, variant, seed))
-    if path and "env.wrappers" not in typed:
-        for wrapper in {name for run in plan.runs for name in run.config.env.wrappers}:
-            require(wrapper, Path(path), trust)
+    # seeds outermost, so that early results compare all settings of all variants on all games
+    for seed, setting, game, variant in product(plan.seeds, settings, games, variants):
+        plan.runs.append(_run(plan, game, variant, seed, setting))
+    if path:
+        _ask_consent(plan, Path(path), options, trust)
     names = [run.name for run in plan.runs]
     if len(set(names)) < len(names):
         raise ConfigError(
@@ -132,7 +126,19 @@ def make_plan(
     return plan
 
 
-def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
+def _ask_consent(plan: Plan, file: Path, options: dict[str, Any], trust: bool) -> None:
+    """Refuse wrappers and torsos that only the file names, unless they are trusted."""
+    configs = [run.config for run in plan.runs]
+    if "env.wrappers" not in options:
+        for wrapper in {name for config in configs for name in config.env.wrappers}:
+            require(wrapper, file, trust)
+    if "network.torso" not in options and not trust:
+        for module in {module_of(config.network.torso) for config in configs}:
+            if module and not is_listed(module):
+                raise needs_consent(file, module)
+
+
+def _run(plan: Plan, game: str, variant: str, seed: int, setting: str) -> SuiteRun:
     config = preset(plan.preset or preset_for(game), variant)
     if config.variant != variant:
         raise ConfigError(
@@ -140,17 +146,19 @@ def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
             plan.preset,
             f"in a suite {config.variant} is one of the variants; name it there",
         )
-    config = override(config, {"env.id": game, "seed": seed, **plan.changes})
+    changes = plan.changes | plan.settings[setting]
+    config = override(config, {"env.id": game, "seed": seed, **changes})
     if config.evaluation.every == 0:
         raise ConfigError("evaluation.every", 0, "a suite compares evaluations; it must be above 0")
-    directory = plan.directory / "runs" / run_name(config)
+    directory = plan.directory / "runs" / run_name(config, directory_name(plan.settings[setting]))
     config = validate(override(config, {"run_dir": str(directory)}))
     return SuiteRun(
         game,
         variant,
         seed,
         config,
-        plan.changes,
+        changes,
+        setting,
         directory,
         plan.directory / "logs" / f"{directory.name}.log",
     )
@@ -159,7 +167,7 @@ def _run(plan: Plan, game: str, variant: str, seed: int) -> SuiteRun:
 def read_file(path: Path) -> dict[str, Any]:
     """The keys of a suite's TOML file; unknown ones are refused by name."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DicerlError(f"there is no suite file {path}") from None
     except (ValueError, RecursionError) as error:

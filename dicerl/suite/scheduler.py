@@ -17,7 +17,7 @@ from typing import Any
 from dicerl.config import as_text
 from dicerl.envs import trust
 from dicerl.errors import DicerlError
-from dicerl.records.run import in_use
+from dicerl.records.lock import in_use
 from dicerl.runtime import machine
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
@@ -125,7 +125,7 @@ class Scheduler:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
+                preexec_fn=_in_child(machine.share_of_cores(slot, self.jobs)),
                 # whoever started the suite named these modules, or trusts its file
                 env={**os.environ, trust.VARIABLE: trust.listed_with(*names)},
             )
@@ -156,7 +156,7 @@ class Scheduler:
         """Stop all runs: the first time with a checkpoint, the second at once, then by SIGKILL."""
         for job in self._running:
             with contextlib.suppress(ProcessLookupError):
-                job.process.send_signal(signal.SIGTERM if times < 3 else signal.SIGKILL)
+                job.process.send_signal(signal.SIGTERM if times < 3 else machine.SIGKILL)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -179,25 +179,16 @@ def default_jobs(plan: Plan) -> int:
     return machine.cores()
 
 
-def share_of_cores(slot: int, jobs: int) -> set[int]:
-    """The cores of one of ``jobs`` slots; a run plans its threads, actors and runtime by how many
-    it may use.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return set()
-    cores = sorted(os.sched_getaffinity(0))
-    return set(cores[slot::jobs]) or {cores[slot % len(cores)]}
-
-
-def _in_child(cores: set[int]) -> Callable[[], None]:
+def _in_child(cores: set[int]) -> Callable[[], None] | None:
     """What a child does before it becomes `dicerl`: it will stop with a checkpoint when the suite
-    ends, for whatever reason.
+    ends, for whatever reason. Nothing on Windows.
     """
+    if os.name != "posix":
+        return None
     parent = os.getpid()
 
     def prepare() -> None:
         machine.die_with(parent, signal.SIGTERM)
-        if cores:
-            os.sched_setaffinity(0, cores)
+        machine.use_cores(cores)
 
     return prepare

@@ -13,10 +13,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dicerl.config import as_text
 from dicerl.errors import printable
 from dicerl.records.progress import duration, number
 from dicerl.suite import state
 from dicerl.suite.plan import Plan, SuiteRun
+from dicerl.suite.results import group_name, scores_of
+from dicerl.suite.sweep import Setting, short_names
+
+SHOWN = {"iqm": "IQM", "mean": "Mean", "median": "Median"}
+AROUND = 9  # lines of the terminal that a live table needs beside its rows
 
 
 class Progress:
@@ -92,7 +98,7 @@ class Progress:
         )
 
     def _view(self) -> Table:
-        return score_table(self._plan, self._line())
+        return score_table(self._plan, self._line(), max(1, self._console.height - AROUND))
 
 
 def share(run: SuiteRun) -> str:
@@ -100,9 +106,9 @@ def share(run: SuiteRun) -> str:
     return f"{min(1.0, run.frames / run.config.frames):.0%}"
 
 
-def score_table(plan: Plan, caption: str = "") -> Table:
-    """Games down, variants across: mean ± standard error of the finished seeds, their number, and
-    progress.
+def score_table(plan: Plan, caption: str = "", most: int | None = None) -> Table:
+    """Games and settings down, variants across: mean ± standard error of the finished seeds, their
+    number, and progress. Of more rows than ``most``, those that run, then the highest.
     """
     table = Table(
         title=Text(printable(f"{plan.directory}: evaluation return")),
@@ -110,19 +116,45 @@ def score_table(plan: Plan, caption: str = "") -> Table:
         caption=caption or None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("Game")
+    add_settings(table, plan.settings)
     for variant in plan.variants:
         table.add_column(variant, no_wrap=True)
-    for game in plan.games:
+    by_cell: dict[tuple[str, str, str], list[SuiteRun]] = {}
+    for run in plan.runs:
+        by_cell.setdefault((run.game, run.setting, run.variant), []).append(run)
+    rows = [(game, setting) for game in plan.games for setting in plan.settings]
+    if most is not None and len(rows) > most:
+        runs = {row: [r for v in plan.variants for r in by_cell[*row, v]] for row in rows}
+        shown = sorted(rows, key=lambda row: _interest(runs[row]), reverse=True)[:most]
+        table.caption = f"… {len(rows) - most} more rows\n{caption}"
+        rows = [row for row in rows if row in shown]
+    for game, setting in rows:
         table.add_row(
             Text(printable(game)),
-            *(
-                _cell([r for r in plan.runs if (r.game, r.variant) == (game, variant)])
-                for variant in plan.variants
-            ),
+            *setting_cells(plan.settings, setting),
+            *(_cell(by_cell[game, setting, variant]) for variant in plan.variants),
         )
     return table
+
+
+def _interest(runs: list[SuiteRun]) -> tuple[bool, float]:
+    scores = [run.score for run in runs if run.score is not None]
+    running = any(run.state == "running" for run in runs)
+    return running, float(np.mean(scores)) if scores else -np.inf
+
+
+def add_settings(table: Table, settings: dict[str, Setting]) -> None:
+    """A narrow column for each field that is swept."""
+    for name in short_names(next(iter(settings.values()))).values():
+        table.add_column(name.replace("_", "\n").replace(".", "\n"), overflow="fold")
+
+
+def setting_cells(settings: dict[str, Setting], setting: str) -> list[Text]:
+    """The values of ``add_settings``' columns."""
+    return [Text(printable(as_text(value))) for value in settings[setting].values()]
 
 
 def _cell(runs: list[SuiteRun]) -> str:
@@ -141,7 +173,9 @@ def _cell(runs: list[SuiteRun]) -> str:
 
 
 def result_table(found: dict[str, Any]) -> Table:
-    """Variants down: IQM, mean, median with 95 % intervals, probability of improvement."""
+    """Variants down: IQM, mean, median with 95 % intervals, probability of improvement. Of a sweep,
+    settings down, the highest first; their mean and median are in the JSON.
+    """
     unit = "HNS, %" if found["unit"] == "hns" else "evaluation return"
     table = Table(
         title=f"{unit}, with 95 % stratified bootstrap intervals",
@@ -149,16 +183,27 @@ def result_table(found: dict[str, Any]) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for name in ("Variant", "Runs", "IQM", "Mean", "Median"):
+    settings = found.get("settings", {"": {}})
+    shown = ("iqm",) if len(settings) > 1 else ("iqm", "mean", "median")
+    table.add_column("Variant")
+    add_settings(table, settings)
+    for name in ("Runs", *(SHOWN[name] for name in shown)):
         table.add_column(name)
     if found["against"]:
         table.add_column(f"P(> {found['against']})")
-    for variant, values in found["statistics"].items():
-        cells = [_interval(values[name]) for name in ("iqm", "mean", "median")]
-        if found["against"]:
-            cells.append(_interval(values.get("probability_of_improvement")))
-        table.add_row(variant, str(values["runs"]), *cells)
+    for variant in found["variants"]:
+        for setting in sorted(settings, key=lambda s: _value(found, variant, s), reverse=True):
+            values = found["statistics"][group_name(variant, setting)]
+            cells = [_interval(values[name]) for name in shown]
+            if found["against"]:
+                cells.append(_interval(values.get("probability_of_improvement")))
+            table.add_row(variant, *setting_cells(settings, setting), str(values["runs"]), *cells)
     return table
+
+
+def _value(found: dict[str, Any], variant: str, setting: str) -> float:
+    value = found["statistics"][group_name(variant, setting)]["iqm"]
+    return -np.inf if value is None else float(value["value"])
 
 
 def _interval(value: dict[str, float] | None) -> str:
@@ -192,9 +237,10 @@ def notes(found: dict[str, Any]) -> list[str]:
             )
         )
     counts = {
-        sum((r["game"], r["variant"]) == (g, v) and r["score"] is not None for r in found["runs"])
-        for g in found["games"]
-        for v in found["variants"]
+        len(scores_of(found, variant, setting).get(game, []))
+        for game in found["games"]
+        for variant in found["variants"]
+        for setting in found.get("settings", [""])
     }
     if counts & {0, 1, 2}:
         lines.append(
@@ -203,4 +249,35 @@ def notes(found: dict[str, Any]) -> list[str]:
         )
     if any(run["state"] == "finished" and run["score"] is None for run in found["runs"]):
         lines.append("Some finished runs have no evaluation and are left out.")
+    return lines
+
+
+def best_lines(found: dict[str, Any]) -> list[str]:
+    """Of a sweep: each variant's best setting, and what its score is worth."""
+    lines = []
+    for variant, best in found.get("best", {}).items():
+        if best is None:
+            lines.append(f"{variant}: fewer than two settings have finished all their runs.")
+            continue
+        iqm, count = best["iqm"], best["settings"]
+        options = " ".join(
+            f"--{name.replace('_', '-')} {as_text(value)}" for name, value in best["config"].items()
+        )
+        line = (
+            f"{variant}, best of {count} settings: {options}; IQM {short(iqm['value'])} (95 %:"
+            f" {short(iqm['low'])} to {short(iqm['high'])})"
+        )
+        if best["held_out"] is not None:
+            line += (
+                f", {short(best['held_out'])} where each seed is scored with the setting that is"
+                " best in the others"
+            )
+        overlap = best["not_told_apart"]
+        line += f"; the intervals of {overlap} of the others overlap it." if overlap else "."
+        lines.append(line)
+    if any(found.get("best", {}).values()):
+        lines.append(
+            "The highest of several noisy scores is optimistic, and so is its interval: run a best"
+            " setting with new seeds before you quote it."
+        )
     return lines

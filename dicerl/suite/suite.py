@@ -8,7 +8,7 @@ from typing import Any
 
 from dicerl.envs import env_spec
 from dicerl.errors import DicerlError
-from dicerl.records.run import hold
+from dicerl.records.lock import hold
 from dicerl.suite import results, show, state
 from dicerl.suite.plan import Plan, SuiteRun
 from dicerl.suite.scheduler import Scheduler, default_jobs

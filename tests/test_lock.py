@@ -1,0 +1,88 @@
+"""records/lock.py without ``fcntl``: Windows' own lock, and none. With it: test_run.py."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dicerl.records import lock
+from dicerl.records.lock import hold, in_use
+
+HOLDER = """
+import sys
+from pathlib import Path
+from dicerl.records import lock
+held = lock.hold(Path("run.lock"))
+print(held is not None, flush=True)
+input()
+"""
+
+
+class Msvcrt:
+    """What Windows' module does: an exclusive lock of bytes, a PermissionError if it is taken."""
+
+    LK_NBLCK = 2
+
+    @staticmethod
+    def locking(descriptor, mode, count):
+        assert (mode, count) == (Msvcrt.LK_NBLCK, 1)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PermissionError(13, "Permission denied") from error
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(lock, "msvcrt", Msvcrt)
+    real = os.open
+
+    def no_folders(path, *args):
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args)
+
+    monkeypatch.setattr(lock, "os", SimpleNamespace(**vars(os) | {"open": no_folders}))
+
+
+@pytest.mark.usefixtures("windows")
+def test_windows_own_lock(tmp_path):
+    assert not in_use(tmp_path)
+    held = hold(tmp_path / "run.lock")
+    assert held is not None
+    assert in_use(tmp_path)
+    assert hold(tmp_path / "run.lock") is None
+    held.close()
+    assert not in_use(tmp_path)
+    assert hold(tmp_path / "run.lock") is not None
+
+
+@pytest.mark.usefixtures("windows")
+def test_another_process_holds_it(tmp_path):
+    """By flock, which our Windows' lock is made of."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "True\n"
+        assert in_use(tmp_path)
+        assert hold(tmp_path / "run.lock") is None
+    finally:
+        holder.communicate("\n", timeout=60)
+    assert not in_use(tmp_path)
+
+
+def test_without_any_lock_a_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(lock, "msvcrt", None)
+    with hold(tmp_path / "run.lock") as held:
+        assert held is not None
+        assert not in_use(tmp_path)
