@@ -127,6 +127,27 @@ def test_messages_stay_until_they_have_arrived():
     assert time.monotonic() - start < 30
 
 
+def test_a_closed_mailbox_tells_whoever_sends_or_receives():
+    mailbox = Mailbox()
+    mailbox.deliver(0, "in time")
+    assert mailbox.receive() == "in time"
+    told = []
+
+    def wait():
+        try:
+            mailbox.receive()
+        except EOFError:
+            told.append("closed")
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    mailbox.close()
+    thread.join(60)
+    assert told == ["closed"]
+    with pytest.raises(BrokenPipeError):
+        mailbox.send("a")
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 

@@ -64,15 +64,27 @@ class Mailbox:
         self._next = 0
         self._outbox: list[Any] = []
         self._first = 0  # the number of the outbox's first message
+        self._closed = False
         self._changed = threading.Condition()
 
     def send(self, message: Any) -> None:
         with self._changed:
+            if self._closed:
+                raise BrokenPipeError("the supervisor has closed this mailbox")
             self._outbox.append(message)
             self._changed.notify()
 
     def receive(self) -> Any:
-        return self._inbox.get()
+        message = self._inbox.get()
+        if self._closed:
+            raise EOFError
+        return message
+
+    def close(self) -> None:
+        """As a closed pipe: whoever sends or receives next is told so by an exception."""
+        with self._changed:
+            self._closed = True
+            self._inbox.put(None)
 
     def waits(self) -> bool:
         return not self._inbox.empty()
@@ -208,10 +220,11 @@ class Sender:
         )
 
     def _deliver(self) -> None:
-        while True:
-            parcel = self._parcels.get()
-            if patiently(self._learner.receive, parcel):
-                self._mailbox.send(Written(parcel.slots, self._holder))
+        with contextlib.suppress(BrokenPipeError):  # the actor is asked to end
+            while True:
+                parcel = self._parcels.get()
+                if patiently(self._learner.receive, parcel):
+                    self._mailbox.send(Written(parcel.slots, self._holder))
 
 
 class SlowWritten:
