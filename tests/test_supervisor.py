@@ -40,6 +40,8 @@ from dicerl.runtime.supervisor import Supervisor
 class ThreadHandle:
     """Both ends of a child: the supervisor's (send, kill) and its own (the channel)."""
 
+    place = ""
+
     def __init__(self, transport, role, args):
         self.role, self._transport = role, transport
         self._inbox, self._gone = queue.Queue(), threading.Event()
