@@ -16,6 +16,7 @@ import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
 from dicerl.parts.sequence import Store, schema, window_length
+from dicerl.runtime.messages import TimesSpent
 from dicerl.runtime.ray_wire import Mailbox, Receiver, dump, load, pack
 from test_frames import played
 
@@ -124,6 +125,19 @@ def test_messages_stay_until_they_have_arrived():
     threading.Timer(0.05, mailbox.send, ["d"]).start()
     start = time.monotonic()
     assert mailbox.collect(3, 60.0) == (3, ["d"], 0)
+    assert time.monotonic() - start < 30
+
+
+def test_times_spent_go_along_with_the_next_message():
+    """A call that they alone would end is one that nobody needs."""
+    mailbox, spent = Mailbox(), TimesSpent({"waiting": 0.5})
+    mailbox.send(spent)
+    start = time.monotonic()
+    assert mailbox.collect(0, 0.2) == (0, [spent], 0)  # nothing else came
+    assert time.monotonic() - start > 0.15
+    threading.Timer(0.05, mailbox.send, ["a"]).start()
+    assert mailbox.collect(0, 60.0) == (0, [spent, "a"], 0)
+    assert mailbox.collect(0, 60.0) == (0, [spent, "a"], 0)  # the answer was lost
     assert time.monotonic() - start < 30
 
 

@@ -133,22 +133,25 @@ def crossed(a: hosts.Host, b: hosts.Host, run: Training, seconds: float) -> dict
 
 def cut(b: hosts.Host, run: Training, seconds: float) -> dict[str, Any]:
     """Cut the link; what became of the run."""
-    before, known = run.last(), len(run.lines())
+    known, began = len(run.lines()), time.time()
     b.link(up=False)
     time.sleep(seconds)
-    during = run.last()
     b.link(up=True)
     joined = time.time()
-    run.until(during["updates"] + 10, BACK)
-    back = next(x for x in run.lines() if x["updates"] > during["updates"])["time"] - joined
+    run.until(run.last()["updates"] + 10, BACK)
     time.sleep(20)  # whoever was given up is replaced by then
     run.require()
+    # lines are written a second late; only actors tell of steps, and only over the link
+    trained = [x for x in run.lines() if x["kind"] == "train"]
+    before = [x for x in trained if x["time"] < began][-1]
+    during = [x for x in trained if x["time"] < joined][-1]
+    back = next(x for x in trained if x["agent_steps"] > during["agent_steps"])
     return {
         "seconds": seconds,
         "updates_before": before["updates"],
         "updates_when_joined": during["updates"],
-        "updates_20_s_later": run.last()["updates"],
-        "trains_again_after_s": round(back, 1),
+        "updates_20_s_later": trained[-1]["updates"],
+        "hears_of_steps_again_after_s": round(back["time"] - joined, 1),
         "events": [
             {"event": x["event"], "reason": x.get("reason")}
             for x in run.lines()[known:]

@@ -30,7 +30,7 @@ from dicerl.agent.weights import Weights
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.parts.sequence import Arrays, Schema, Store, is_frames, schema
-from dicerl.runtime.messages import Written
+from dicerl.runtime.messages import TimesSpent, Written
 
 AGAIN = 0.5  # seconds until a call is made again that did not get through
 AT_HAND = 0.002  # seconds in which an object that is on this node can be had
@@ -64,6 +64,7 @@ class Mailbox:
         self._next = 0
         self._outbox: list[Any] = []
         self._first = 0  # the number of the outbox's first message
+        self._due = False  # whether the outbox has a message that somebody waits for
         self._closed = False
         self._changed = threading.Condition()
 
@@ -72,7 +73,9 @@ class Mailbox:
             if self._closed:
                 raise BrokenPipeError("the supervisor has closed this mailbox")
             self._outbox.append(message)
-            self._changed.notify()
+            if not isinstance(message, TimesSpent):  # that goes along with the next
+                self._due = True
+                self._changed.notify()
 
     def receive(self) -> Any:
         message = self._inbox.get()
@@ -99,13 +102,14 @@ class Mailbox:
                 self._next += 1
 
     def collect(self, arrived: int, seconds: float) -> Collected:
-        """All messages from number ``arrived`` on, as soon as there is one, or none after
-        ``seconds``; those before have arrived.
+        """All messages from number ``arrived`` on, as soon as there is one that somebody waits for,
+        or after ``seconds``; those before have arrived.
         """
         with self._changed:
             del self._outbox[: max(0, arrived - self._first)]
             self._first = max(self._first, arrived)
-            self._changed.wait_for(lambda: bool(self._outbox), seconds)
+            self._due = any(not isinstance(m, TimesSpent) for m in self._outbox)
+            self._changed.wait_for(lambda: self._due, seconds)
             return Collected(self._first, list(self._outbox), self._next)
 
 
@@ -345,7 +349,7 @@ class Pulled:
             newest, [found] = self._answer
             # at hand on this node, or on its way here
             if ray.wait([found], timeout=None if patient else AT_HAND, fetch_local=True)[0]:
-                into.copy_(torch.from_numpy(ray.get(found).copy()))
+                np.copyto(into.detach().numpy(), ray.get(found))  # one copy: it is read-only
                 version, self._answer = newest, None
         if not patient and self._question is None and self._answer is None:
             self._question = self._learner.newer_than.remote(known if version is None else version)
