@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 # The tests start some hundred processes: without their byte code each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test lint clean
+.PHONY: train test lint docs clean
 
 train: $(VENV)/installed
 	$(BIN)/dicerl train $(ENV) $(ARGS)
@@ -24,6 +24,10 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The documentation as a site, in site/; a warning is an error, as in tests/test_site.py. (The variable silences the theme's banner.)
+docs: $(VENV)/installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # constraints.txt pins the tested versions; torch first and alone, so that its index is asked for nothing else of ours.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -38,4 +42,4 @@ $(VENV)/installed-test: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

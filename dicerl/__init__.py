@@ -7,6 +7,7 @@ if TYPE_CHECKING:  # the names below, for editors and type checkers
     from dicerl.api import load_agent, resume, train
     from dicerl.config import Config
     from dicerl.config.presets import preset
+    from dicerl.envs.vector import vector
     from dicerl.errors import DicerlError
     from dicerl.records.callbacks import Callback
     from dicerl.records.run import Run
@@ -22,6 +23,7 @@ __all__ = [
     "preset",
     "resume",
     "train",
+    "vector",
 ]
 
 _HOME = {
@@ -34,6 +36,7 @@ _HOME = {
     "preset": "config.presets",
     "resume": "api",
     "train": "api",
+    "vector": "envs.vector",
 }
 
 

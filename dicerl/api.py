@@ -14,7 +14,7 @@ from dicerl.agent.behaviour import Behaviours
 from dicerl.config import Config, presets, validate
 from dicerl.config.resuming import changed, keeps_serial_state
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec, preset_for
-from dicerl.envs.trust import require
+from dicerl.envs.trust import require_all
 from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, configured
@@ -23,8 +23,8 @@ from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime import precision
 from dicerl.runtime.base import OnBatch
-from dicerl.runtime.launch import run_to_end
-from dicerl.runtime.setup import build_model, load_network, plan, prepare_model
+from dicerl.runtime.launch import describe, run_to_end
+from dicerl.runtime.setup import Plan, build_model, load_network, plan, prepare_model
 
 Stop = Callable[[], bool]  # whether a run is to stop
 
@@ -59,9 +59,7 @@ def train(
     config = validate(_chosen(config, preset, variant, changes))
     if make_env is not None:
         config = config.replace(**{"env.id": callable_id(make_env)})
-    spec = env_spec(config, make_env)
-    machine = plan(config, spec)
-    config = precision.resolved(config, spec, machine.runtime, machine.device)
+    config, spec, machine = _resolved(config, make_env)
     go = partial(
         run_to_end,
         quiet=quiet,
@@ -71,6 +69,26 @@ def train(
     )
     model, vote = _beginning(config, spec, make_env)
     return go(Run.create(config), spec, machine, model, make_env, vote=vote)
+
+
+def dry_run(config: Config, make_env: MakeEnv | None = None) -> tuple[Run, Plan, list[str]]:
+    """What ``train`` would do with a valid config: the run, with its resolved config, how it would
+    use the machine, and the lines that describe it. Nothing is written, trained or played.
+    """
+    config, spec, machine = _resolved(config, make_env)
+    configured(config)
+    model = _beginning(config, spec, make_env)[0] if config.init.run else build_model(config, spec)
+    run = Run.planned(config)
+    return run, machine, describe(config, spec, machine, model, run)
+
+
+def _resolved(config: Config, make_env: MakeEnv | None) -> tuple[Config, EnvSpec, Plan]:
+    """The environment's spec, what the run does with this machine, and the config with what was
+    left open.
+    """
+    spec = env_spec(config, make_env)
+    machine = plan(config, spec)
+    return precision.resolved(config, spec, machine.runtime, machine.device), spec, machine
 
 
 def _beginning(
@@ -137,8 +155,7 @@ def resume(
     on is refused. ``trust`` allows to import a module that its config.json names.
     """
     run = Run.open(run_dir)
-    if make_env is None:
-        require(run.config.env.id, run.directory / "config.json", trust)
+    require_all(run.config.env, run.directory / "config.json", trust, own=make_env is not None)
     config, differing = changed(run.config, changes or {})
     run.config = config
     spec = env_spec(run.config, make_env)
@@ -205,8 +222,7 @@ def load_agent(
         run_or_checkpoint = Run.open(run_or_checkpoint).checkpoint(checkpoint)
     found, run = find_checkpoint(run_or_checkpoint)
     config = run.config
-    if make_env is None:
-        require(config.env.id, run.directory / "config.json", trust)
+    require_all(config.env, run.directory / "config.json", trust, own=make_env is not None)
     model = build_model(config, env_spec(config, make_env))
     load_network(model.network, found.path)
     votes = found.state.temperatures

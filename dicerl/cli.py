@@ -12,6 +12,7 @@ from dicerl import __version__
 from dicerl.commands import (
     bench,
     dashboard,
+    envs,
     evaluate,
     plan,
     report,
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "train": train,
     "resume": resume,
     "variants": variants,
+    "envs": envs,
     "bench": bench,
     "plan": plan,
     "evaluate": evaluate,

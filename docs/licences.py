@@ -15,7 +15,8 @@ CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 # what a licence may consist of; the others are named one by one
 FREE = re.compile(
     r"(MIT|MIT-CMU|0BSD|BSD|BSD-[23]-Clause|3-Clause BSD|Apache|Apache-2\.0|Apache 2\.0|"
-    r"Apache Software|BSL-1\.0|Zlib|CC0-1\.0|PSF-2\.0|Python Software Foundation|MPL-2\.0|"
+    r"Apache Software|BSL-1\.0|ISC|ISC License \(ISCL\)|"
+    r"Zlib|CC0-1\.0|PSF-2\.0|Python Software Foundation|MPL-2\.0|"
     r"Mozilla Public License 2\.0 \(MPL 2\.0\)|LLVM-exception)( License)?"
 )
 LOOKED_AT = {

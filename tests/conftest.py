@@ -42,6 +42,8 @@ SLOWEST = (
     "video",
     "supervisor",
     "evaluate",
+    "examples",
+    "notebooks",
 )
 
 

@@ -17,6 +17,7 @@ import dicerl
 from dicerl import cli
 from dicerl.config.presets import VARIANTS
 from dicerl.records import checkpoint
+from runs import one_line
 
 # --- help
 
@@ -46,6 +47,37 @@ def test_help_is_quick():
         " sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+# --- a run that is not started
+
+
+def test_a_dry_run_says_what_a_run_would_be_and_leaves_nothing(call, tmp_path):
+    given = ("CartPole-v1", "--frames", "3e5", "--env.kwargs", '{"max_episode_steps": 9}')
+    code, out, err = call("train", *given, "--dry-run")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("dicerl: CartPole-v1 with dice (preset classic, seed 0), 300,000 fr")
+    assert lines[-4:] == [
+        "  would write to runs/CartPole_v1-dice-0",
+        "  as preset classic with variant dice, but:",
+        "    --frames 300000  (instead of 200000)",
+        """    --env.kwargs '{"max_episode_steps": 9}'  (instead of {})""",
+    ]
+    _, out, _ = call("train", "CartPole-v1", "--dry-run")
+    assert out.splitlines()[-1] == "  as preset classic with variant dice"
+    code, out, _ = call("train", *given, "--dry-run", "--json")
+    found = json.loads(out)
+    assert found["changes"] == {"frames": 300_000, "env.kwargs": {"max_episode_steps": 9}}
+    assert found["config"]["runtime"]["precision"] == "float32"  # resolved
+    assert found["plan"]["runtime"] == "serial"
+    assert not list(tmp_path.iterdir())
+    # what would be refused is refused
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    one_line(call("train", "CartPole-v1", "--dry-run", "--run-dir", "full"), "is not empty")
+    one_line(call("train", "CartPole-v1", "--dry-run", "--init-from", "nowhere"), "no run")
+    one_line(call("train", "NoSuchEnv-v0", "--dry-run"), "env.id")
 
 
 # --- what a run leaves behind

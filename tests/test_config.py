@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicerl.config import Config, fields_of, from_dict, get, override, validate
+from dicerl.config import Config, fields_of, from_dict, get, object_fields, override, validate
 from dicerl.config.config import ADDED
 from dicerl.errors import ConfigError, DicerlError
 
@@ -24,11 +24,31 @@ def test_replace_takes_dots_or_double_underscores():
     )
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+def typed(value):
+    """A value as a person would type it."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return ",".join(x if isinstance(x, str) else repr(x) for x in value)
+    return str(value)
+
+
 def values(kind, name):
     """Values a field may have."""
     origin = typing.get_origin(kind)
     if origin is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
+    if name in object_fields():
+        return st.dictionaries(st.text(max_size=5), JSON, max_size=4)
+    if origin is tuple and typing.get_args(kind)[0] is str:
+        return st.lists(st.sampled_from(["a:B", "c.d:E"]), max_size=3).map(tuple)
     if origin is tuple:
         inner = st.integers(0, 1000) if typing.get_args(kind)[0] is int else st.floats(0, 1000)
         return st.lists(inner, min_size=1, max_size=4).map(tuple)
@@ -51,18 +71,16 @@ def test_json_round_trip(changes):
     assert {n: get(config, n) for n in changes} == changes
     assert from_dict(config.to_dict()) == config
     assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    # Every value as a person would type it.
-    typed = {
-        n: ",".join(map(repr, v)) if isinstance(v, tuple) else str(v) for n, v in changes.items()
-    }
-    assert override(Config(), typed) == config
+    assert override(Config(), {n: typed(v) for n, v in changes.items()}) == config
 
 
 def test_to_dict_holds_every_field_once():
     def leaves(node, prefix=""):
         for key, value in node.items():
             yield from (
-                leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key]
+                leaves(value, f"{prefix}{key}.")
+                if isinstance(value, dict) and prefix + key not in object_fields()
+                else [prefix + key]
             )
 
     assert sorted(leaves(Config().to_dict())) == sorted(FIELDS)
@@ -131,3 +149,14 @@ def test_nothing_above_is_imported():
         [sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True
     )
     assert done.stdout.split() == ["dicerl.config", "dicerl.errors"]
+
+
+def test_a_config_s_object_is_its_own():
+    """A default that is shared would change for all."""
+    assert Config().env.kwargs is not Config().env.kwargs
+    given = {"size": 9, "rows": [1, {"a": None}]}
+    config = Config().replace(env__kwargs=given)
+    given["rows"].append(2)
+    assert config.env.kwargs == {"size": 9, "rows": [1, {"a": None}]}
+    assert config.hash() != Config().hash()
+    assert config.hash() != Config().replace(env__kwargs={"size": 8}).hash()

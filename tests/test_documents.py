@@ -22,7 +22,7 @@ from dicerl.runtime.setup import plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     ROOT / "benchmarks/README.md",
 ]

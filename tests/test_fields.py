@@ -153,6 +153,50 @@ def test_several_values_refused(value):
         validate(override(Config(), {"bandit.widths": value}))
 
 
+@pytest.mark.parametrize("value", ["a:B,c:D", "a:B c:D", ["a:B", "c:D"], ("a:B", "c:D")])
+def test_several_names(value):
+    assert override(Config(), {"env.wrappers": value}).env.wrappers == ("a:B", "c:D")
+
+
+@pytest.mark.parametrize("value", [5, None, {"a": 1}, [None], [["a:B"]]])
+def test_several_names_refused(value):
+    assert "a list of names" in refused("env.wrappers", value)
+
+
+@pytest.mark.parametrize("value", ['{"size": 9, "x": [1, null]}', {"size": 9, "x": [1, None]}])
+def test_an_object(value):
+    assert override(Config(), {"env.kwargs": value}).env.kwargs == {"size": 9, "x": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("", "Expecting value"),
+        ("{size: 9}", "Expecting property name"),
+        ("[9]", ""),
+        ("9", ""),
+        ('{"size": NaN}', "NaN is no JSON"),
+        ({"size": math.inf}, "not JSON compliant"),
+        ({"make": len}, "not JSON serializable"),
+        ({"size": (9, 9)}, "JSON would make {'size': [9, 9]} of it"),  # so a resumed run had a list
+        ({"map": {1: 2}}, "JSON would make {'map': {'1': 2}} of it"),
+        ([("size", 9)], ""),
+        (None, ""),
+        (9, ""),
+    ],
+    ids=str,
+)
+def test_an_object_refused(value, why):
+    message = refused("env.kwargs", value)
+    assert 'it must be a JSON object, like {"size": 9}' in message
+    assert why in message
+
+
+def test_an_object_that_is_nested_too_deeply():
+    with pytest.raises(ConfigError, match=r"^env\.kwargs is .*recursion"):
+        override(Config(), {"env.kwargs": '{"a":' * 100_000})
+
+
 def test_a_choice_that_does_not_exist_is_answered_with_the_choices():
     message = refused("network.torso", "impala_shalow")
     assert "auto, light, impala_deep, impala_shallow, minatar, mlp" in message
@@ -199,6 +243,12 @@ def test_a_nest_of_dicts_by_dotted_name():
     flat = {"frames": 5, "loss.q": 1.0, "loss.deeper.x": None, "list": [{"a": 1}]}
     assert flatten(nest) == flat
     assert list(flatten(nest)) == list(flat)
+    whole = {"frames": 5, "loss": {"q": 1.0, "deeper": {"x": None}}}
+    assert flatten(whole, whole=("loss.deeper",)) == {
+        "frames": 5,
+        "loss.q": 1.0,
+        "loss.deeper": {"x": None},
+    }
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())

@@ -1,5 +1,6 @@
 """config/options.py: every config field as an option of the command line, and back."""
 
+import json
 import re
 import typing
 from pathlib import Path
@@ -10,6 +11,7 @@ from dicerl import cli
 from dicerl.config import Config, fields_of, get
 from dicerl.config.options import HIDDEN
 from dicerl.records.run import Run
+from runs import one_line
 
 
 def test_help_shows_every_field(call, monkeypatch):
@@ -25,6 +27,25 @@ def test_help_shows_every_field(call, monkeypatch):
             assert field.metadata["help"] in " ".join(out.split()), name
 
 
+def test_help_shows_the_defaults_in_force(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def shown(*args):
+        code, out, err = call("train", *args, "--help")
+        assert (code, err) == (0, "")
+        return " ".join(out.split())
+
+    batch = "sequences in a batch"
+    assert f"{batch} (paper: 64)" in shown()
+    classic = shown("CartPole-v1")
+    assert f"{batch} (default: 16; paper: 64)" in classic
+    assert "gamma (default: 0.99; paper: 0.997)" in classic
+    assert "loss (defaults: preset classic, dice):" in classic
+    assert f"{batch} (default: 4; paper: 64)" in shown("pong", "--preset", "debug")
+    assert "(default: casa)" in shown("--variant", "casa")
+    one_line(call("train", "--preset", "nope", "--help"), "preset is 'nope'")
+
+
 def another(name, kind):
     """A value that is not the field's default."""
     value = get(Config(), name)
@@ -32,6 +53,10 @@ def another(name, kind):
         return 1000
     if name == "evaluation.stop_at":
         return "7.5"
+    if name == "env.kwargs":
+        return {"size": 9, "map": [1, None]}
+    if name == "env.wrappers":
+        return ("a:B", "c.d:E")
     if kind is bool:
         return not value
     if kind is int:
@@ -45,6 +70,13 @@ def another(name, kind):
     return value[::-1]
 
 
+def written(value):
+    """As on the command line."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+
+
 def test_every_field_can_be_given(monkeypatch):
     """Each option reaches the field it names, written with dashes or underscores."""
     given = []
@@ -55,10 +87,7 @@ def test_every_field_can_be_given(monkeypatch):
         name: another(name, kind) for name, (kind, _) in fields_of().items() if name not in HIDDEN
     }
     for style in (lambda name: name, lambda name: name.replace("_", "-")):
-        args = [
-            f"--{style(name)}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in changes.items()
-        ]
+        args = [f"--{style(name)}={written(value)}" for name, value in changes.items()]
         cli.main(["train", "CartPole-v1", "--preset", "paper", *args])
     assert given == [Config().replace(**{"env.id": "CartPole-v1"}, **changes)] * 2
 

@@ -10,7 +10,7 @@ import pytest
 import dicerl
 from dicerl.agent.networks import Network
 from dicerl.config import Config, fields_of, from_dict, get, validate
-from dicerl.config.presets import PRESETS, VARIANTS, characteristics, preset
+from dicerl.config.presets import PRESETS, VARIANTS, characteristics, differences, preset
 from dicerl.envs import EnvSpec
 from dicerl.errors import ConfigError
 from dicerl.parts import optimizer
@@ -224,3 +224,12 @@ def test_unknown_preset_and_variant_are_answered_with_the_known_ones():
         ConfigError, match=r"dice, baseline, random, entropy.*did you mean baseline"
     ):
         preset("paper", "base_line")
+
+
+@pytest.mark.parametrize("variant", ["dice", "casa"])
+def test_what_differs_from_the_preset(variant):
+    config = preset("classic", variant)
+    assert differences(config) == {}
+    assert differences(config.replace(frames=5, loss__q=config.loss.q)) == {
+        "frames": (5, config.frames)
+    }

@@ -184,3 +184,14 @@ def test_a_lock_that_was_deleted_still_keeps_others_out(call, copy):
     live.unlock()
     assert not in_use(copy)
     assert call("resume", copy, "--quiet")[0] == 0
+
+
+def test_where_a_run_would_be_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = dicerl.preset("debug", env__id="CartPole-v1")
+    for _ in range(2):
+        planned = Run.planned(config)
+        assert not planned.directory.exists()
+        run = Run.create(config)
+        assert run.directory == planned.directory
+        run.unlock()

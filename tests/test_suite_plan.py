@@ -140,3 +140,18 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(call, tmp_path, mistake
     for fragment in fragments:
         assert fragment in err
     assert [p.name for p in tmp_path.iterdir()] in ([], ["suite.toml"])
+
+
+def test_arguments_and_wrappers_of_the_environment(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        """
+        games = ["CartPole-v1"]
+        [config]
+        env.kwargs = {sutton_barto_reward = true}
+        env.wrappers = ["gymnasium.wrappers:FlattenObservation"]
+        """
+    )
+    env = make_plan({}, {}, str(path)).runs[0].config.env
+    assert env.kwargs == {"sutton_barto_reward": True}
+    assert env.wrappers == ("gymnasium.wrappers:FlattenObservation",)

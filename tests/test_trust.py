@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 import dicerl
@@ -65,8 +66,6 @@ def test_consent_in_python(stranger, tmp_path, monkeypatch):
     with pytest.raises(DicerlError, match="trust=True"):
         dicerl.load_agent(run / "checkpoints" / max(os.listdir(run / "checkpoints"), key=int))
     assert not ran()
-    import gymnasium
-
     dicerl.load_agent(run, lambda: gymnasium.make("CartPole-v1"))  # the module is not needed
     assert not ran()
     dicerl.load_agent(run, trust=True)
@@ -106,6 +105,35 @@ def test_a_suite_s_file(tmp_path):
     assert make_plan({}, {}, str(path), trust=True).games == ["evil:CartPole-v1"]
     # named on the command line
     assert make_plan({"games": ["evil:CartPole-v1"]}, {}, str(path)).games == ["evil:CartPole-v1"]
+
+
+def test_the_wrappers_of_a_suite_s_file(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        'games = ["CartPole-v1"]\nseeds = 1\npreset = "debug"\n[config]\n'
+        'env.wrappers = ["gymnasium.wrappers:FlattenObservation", "evil:Wrapper"]\n'
+    )
+    with pytest.raises(DicerlError, match=r"suite\.toml asks to import the module 'evil'"):
+        make_plan({}, {}, str(path))
+    (run,) = make_plan({}, {}, str(path), trust=True).runs
+    assert trust.listed_with(run.config.env).split()[-2:] == ["gymnasium.wrappers", "evil"]
+    make_plan({}, {"env.wrappers": "evil:Wrapper"}, str(path))  # named on the command line
+
+
+@pytest.mark.parametrize("command", ["evaluate", "resume"])
+def test_a_stranger_s_wrapper_needs_consent(call, stranger, tmp_path, command):
+    run, name, ran = stranger
+    edited("config.json", "env.id", "CartPole-v1")(run)
+    edited("config.json", "env.wrappers", [f"{name}:Wrapper"])(run)
+    module = tmp_path / f"{name}.py"
+    module.write_text(f"{module.read_text()}\nfrom gymnasium import Wrapper\n")
+    more = QUICK if command == "evaluate" else ("--quiet",)
+    one_line(call(command, run, *more), f"{run}/config.json", f"module '{name}'", "--trust")
+    with pytest.raises(DicerlError, match="trust=True"):  # an own environment is wrapped, too
+        dicerl.load_agent(run, lambda: gymnasium.make("CartPole-v1"))
+    assert not ran()
+    assert call(command, run, *more, "--trust")[0] == 0
+    assert ran()
 
 
 def start(folder, run, *more):

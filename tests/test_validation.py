@@ -111,3 +111,9 @@ def test_a_replay_smaller_than_what_a_batch_takes_is_refused():
         validate(Config().replace(collector__replay=0.5, collector__replay_capacity=31))
     validate(Config().replace(collector__replay=0.5, collector__replay_capacity=32))
     validate(Config().replace(collector__replay_capacity=1))  # not used
+
+
+@pytest.mark.parametrize("name", ["FlattenObservation", ":Name", "a:", "a:b.C", "a:B()", "<f>"])
+def test_a_wrapper_is_named_with_its_module(name):
+    assert "it must be module:Name" in refused("env.wrappers", name)
+    validate(override(Config(), {"env.wrappers": "a.b:Name"}))

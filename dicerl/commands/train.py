@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dicerl.config.options import add_config, config_of
+from dicerl.config import Config, as_text
+from dicerl.config.options import add_config, config_of, show_defaults
+from dicerl.config.presets import differences, preset, split
+from dicerl.errors import DicerlError
 
 if TYPE_CHECKING:
     from dicerl.records.run import Run
@@ -18,18 +23,58 @@ def add_parser(commands: Any) -> None:
         "train",
         help="train a new run",
         allow_abbrev=False,
+        add_help=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=(
             "Train a new run. Ctrl-C stops it with a checkpoint; `dicerl resume RUN` goes on."
         ),
         epilog=(
-            "examples:\n  dicerl train pong\n  dicerl train MinAtar/Breakout-v1 --variant baseline"
-            " --seed 1\n  dicerl train my_module:MyEnv-v0 --preset classic --frames 500000"
-            " --optimizer.learning-rate 1e-3"
+            "examples:\n  dicerl train pong\n  dicerl train CartPole-v1 --help\n  dicerl train"
+            " MinAtar/Breakout-v1 --variant baseline --seed 1\n  dicerl train my_module:MyEnv-v0"
+            " --preset classic --frames 500000 --optimizer.learning-rate 1e-3\n"
+            "  dicerl train pong --preset paper --dry-run"
         ),
+    )
+    parser.add_argument(
+        "-h",
+        "--help",
+        action=_Help,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show this; after ENV, --preset or --variant with their defaults, and exit",
     )
     add_config(parser)
     add_output(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what the run would be, with --json its whole config, and start nothing",
+    )
+
+
+class _Help(argparse.Action):
+    """``--help`` with the defaults in force for what was named before it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Print the help and exit."""
+        name, variant = split(namespace.preset, namespace.variant)
+        try:
+            if name is None and namespace.env is not None:
+                from dicerl.envs import preset_for
+
+                name = preset_for(namespace.env)
+            if name is not None or variant != "dice":
+                show_defaults(parser, preset(name or "paper", variant))
+        except DicerlError as error:
+            parser.error(str(error))
+        parser.print_help()
+        parser.exit()
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +99,37 @@ def run(args: argparse.Namespace) -> int:
     from dicerl.envs import preset_for
 
     config = config_of(args, preset_for)  # mistakes are reported before torch is imported
+    if args.dry_run:
+        return _dry_run(config, args)
     from dicerl.api import train
 
     return finish(train(config, quiet=args.quiet), args)
+
+
+def _dry_run(config: Config, args: argparse.Namespace) -> int:
+    """Print what ``train`` would do: the run's lines, and the options that make it another than its
+    preset. Return 0.
+    """
+    from dicerl.api import dry_run
+
+    run, plan, lines = dry_run(config)
+    changes = differences(config)
+    del changes["env.id"]
+    if args.json:
+        machine = asdict(plan) | {"device": str(plan.device)}
+        given = {name: its for name, (its, _) in changes.items()}
+        shown = {"run": str(run.directory), "config": run.config.to_dict(), "changes": given}
+        print(json.dumps(shown | {"plan": machine}))
+        return 0
+    for line in lines[:-1]:
+        print(line)
+    print(f"  would write to {run.directory}")
+    name = f"preset {config.preset} with variant {config.variant}"
+    print(f"  as {name}, but:" if changes else f"  as {name}")
+    for name, (its, usual) in changes.items():
+        option = f"--{name.replace('_', '-')} {shlex.quote(as_text(its))}"
+        print(f"    {option}  (instead of {as_text(usual) or 'none'})")
+    return 0
 
 
 def finish(run: Run, args: argparse.Namespace) -> int:

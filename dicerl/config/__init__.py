@@ -15,8 +15,18 @@ from dicerl.config.config import (
     SequenceConfig,
     fields_of,
     from_dict,
+    object_fields,
 )
-from dicerl.config.fields import RENAMED, describe_type, flatten, get, override, parse, renamed
+from dicerl.config.fields import (
+    RENAMED,
+    as_text,
+    describe_type,
+    flatten,
+    get,
+    override,
+    parse,
+    renamed,
+)
 from dicerl.config.validation import validate
 
 __all__ = [
@@ -33,11 +43,13 @@ __all__ = [
     "OptimizerConfig",
     "RuntimeConfig",
     "SequenceConfig",
+    "as_text",
     "describe_type",
     "fields_of",
     "flatten",
     "from_dict",
     "get",
+    "object_fields",
     "override",
     "parse",
     "renamed",

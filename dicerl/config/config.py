@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dicerl.config.fields import RENAMED, Leaves, flatten, leaves_of, override, row
+from dicerl.config.fields import RENAMED, Leaves, flatten, is_object, leaves_of, override, row
 from dicerl.errors import ConfigError
 
 # Fields that are no part of the hash of a config in which they have their default.
 ADDED = (
     ("env", "reward_unit"),
+    ("env", "kwargs"),
+    ("env", "wrappers"),
+    ("env", "vector"),
     ("bandit", "memory"),
     ("bandit", "min_visits"),
     ("bandit", "record"),
@@ -82,6 +86,18 @@ class EnvConfig:
         "fixed",
         "of the learner's rewards, after their shape: 1, or a running size of the returns inside a"
         " window, so that rewards of any scale are learned alike",
+    )
+    kwargs: Mapping[str, Any] = row(
+        {}, 'arguments of a Gymnasium environment, a JSON object: {"size": 9}; Atari takes none'
+    )
+    wrappers: tuple[str, ...] = row(
+        (),
+        "around each Gymnasium environment, the first one innermost:"
+        " gymnasium.wrappers:FlattenObservation,my_module:MyWrapper",
+    )
+    vector: bool = row(
+        False,
+        "Gymnasium: all environments in one, by the vector_entry_point that it is registered with",
     )
 
 
@@ -468,16 +484,24 @@ def fields_of() -> Leaves:
     return leaves_of(Config)
 
 
+def object_fields() -> set[str]:
+    """The fields whose value is a JSON object, by dotted name."""
+    return {name for name, (kind, _) in fields_of().items() if is_object(kind)}
+
+
 def from_dict(data: dict[str, Any]) -> Config:
     """Build a config from its JSON form; unknown fields are refused by name. Older versions can be
     read as long as fields were only renamed.
     """
     if not isinstance(data, dict):
         raise ConfigError("config", data, "it must be a JSON object")
+    objects = object_fields()
     for name in fields_of():
+        if name in objects:
+            continue
         value: Any = data
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value == {}:  # flatten takes it for a section without fields
             raise ConfigError(name, value, "it must be a value, not an object")
-    return override(Config(), flatten(data))
+    return override(Config(), flatten(data, whole=objects))

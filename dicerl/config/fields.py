@@ -8,19 +8,22 @@ leaves are ``row``s. Only renamed fields are listed here.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import typing
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any, Literal, TypeVar
 
 from dicerl.config.elsewhere import meant, suggestion
-from dicerl.errors import ConfigError, nearest
+from dicerl.errors import ConfigError, nearest, shortened
 
 T = TypeVar("T")
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
 
 # old name -> present name; config.json of older runs has the old one
 RENAMED = {"sequence.capacity": "collector.capacity"}
+_PLURAL = {int: "whole numbers", float: "numbers", str: "names"}
 
 
 def row(
@@ -29,7 +32,10 @@ def row(
     """Declare a config field: its default, one line of help, the smallest and largest value allowed
     (for a tuple: for each element), and its row in the paper's table.
     """
-    return field(default=default, metadata={"help": text, "range": range, "paper": paper})
+    metadata = {"help": text, "range": range, "paper": paper}
+    if isinstance(default, dict):  # each config gets one of its own
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
@@ -44,13 +50,15 @@ def leaves_of(config_type: Any, prefix: str = "") -> Leaves:
     return leaves
 
 
-def flatten(nest: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested dicts by dotted name: {"loss": {"q": 1}} becomes {"loss.q": 1}."""
+def flatten(nest: dict[str, Any], prefix: str = "", whole: Collection[str] = ()) -> dict[str, Any]:
+    """The values of nested dicts by dotted name: {"loss": {"q": 1}} becomes {"loss.q": 1}. A dict
+    whose dotted name is in ``whole`` is a value itself.
+    """
     flat: dict[str, Any] = {}
     for name, value in nest.items():
         flat |= (
-            flatten(value, f"{prefix}{name}.")
-            if isinstance(value, dict)
+            flatten(value, f"{prefix}{name}.", whole)
+            if isinstance(value, dict) and prefix + name not in whole
             else {prefix + name: value}
         )
     return flat
@@ -109,17 +117,18 @@ def parse(name: str, kind: Any, value: Any) -> Any:
             )
         return value
     if origin is tuple:
+        each = typing.get_args(kind)[0]
+        wanted = f"it must be a list of {_PLURAL[each]}"
         if not isinstance(value, str | list | tuple):
-            raise ConfigError(name, value, "it must be a list of numbers, like 1,2,3")
+            example = "a,b" if each is str else "1,2,3"
+            raise ConfigError(name, value, f"{wanted}, like {example}")
         items = value.replace(",", " ").split() if isinstance(value, str) else value
         try:
-            return tuple(parse(name, typing.get_args(kind)[0], item) for item in items)
+            return tuple(parse(name, each, item) for item in items)
         except ConfigError:
-            raise ConfigError(
-                name,
-                value,
-                f"it must be a list of {'whole ' * (typing.get_args(kind)[0] is int)}numbers",
-            ) from None
+            raise ConfigError(name, value, wanted) from None
+    if is_object(kind):
+        return _json_object(name, value)
     if kind is bool:
         if isinstance(value, str) and value.lower() in (
             "true",
@@ -155,6 +164,43 @@ def parse(name: str, kind: Any, value: Any) -> Any:
         raise ConfigError(name, value, wanted) from None
 
 
+def as_text(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_object(kind: Any) -> bool:
+    """Whether values of the type ``kind`` are JSON objects."""
+    return typing.get_origin(kind) is Mapping
+
+
+def _json_object(name: str, value: Any) -> dict[str, Any]:
+    """A JSON object, as text or as a dict that JSON gives back as it is: a run is saved as JSON,
+    and must be the same when it goes on.
+    """
+    wanted = "it must be a JSON object, like " + '{"size": 9}'
+    if not isinstance(value, str | dict):
+        raise ConfigError(name, value, wanted)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        found = json.loads(text, parse_constant=_no_constant)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(name, value, f"{wanted}: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(name, value, wanted)
+    if isinstance(value, dict) and found != value:
+        raise ConfigError(name, value, f"{wanted}: JSON would make {shortened(found)} of it")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise ValueError
@@ -173,4 +219,6 @@ def describe_type(kind: Any) -> str:
         return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
     if typing.get_origin(kind) is tuple:
         return f"{typing.get_args(kind)[0].__name__.upper()},..."
+    if is_object(kind):
+        return "JSON"
     return "BOOL" if kind is bool else str(getattr(kind, "__name__", kind)).upper()

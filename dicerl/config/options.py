@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from dicerl.config.config import Config, fields_of
-from dicerl.config.fields import describe_type, get, override
+from dicerl.config.fields import as_text, describe_type, get, override
 from dicerl.config.presets import PRESETS, VARIANTS, preset, split
 from dicerl.config.validation import validate
 
+_TITLE = " (defaults: the paper's; a preset changes some)"
 HIDDEN = ("env.id", "preset", "variant")  # fields that ENV, --preset and --variant set
 SET_BY_SUITE = ("env.id", "preset", "variant", "seed", "run_dir")  # from games, variants, seeds
 
@@ -83,10 +84,7 @@ def add_fields(
         if name in hidden:
             continue
         section = name.split(".")[0] if "." in name else "run"
-        group = groups.setdefault(
-            section,
-            parser.add_argument_group(f"{section} (defaults: the paper's; a preset changes some)"),
-        )
+        group = groups.setdefault(section, parser.add_argument_group(f"{section}{_TITLE}"))
         text = (
             f"{field.metadata['help']} ({'paper' if field.metadata['paper'] else 'default'}:"
             f" {get(default, name)})".replace("%", "%%")
@@ -100,6 +98,24 @@ def add_fields(
             help=argparse.SUPPRESS if untold(name) else text,
             **({"nargs": "?", "const": "true"} if kind is bool else {}),
         )
+
+
+def show_defaults(parser: argparse.ArgumentParser, config: Config) -> None:
+    """Let the help of ``add_fields``'s options show the values of ``config`` as their defaults, and
+    the paper's where that has others.
+    """
+    for action in parser._actions:
+        name = action.dest
+        if f"--{name}" in action.option_strings and name in fields_of():
+            field = fields_of()[name][1]
+            text, usual = as_text(get(config, name)) or "none", as_text(get(Config(), name))
+            paper = f"; paper: {usual}" if field.metadata["paper"] and usual != text else ""
+            shown = f"{field.metadata['help']} (default: {text}{paper})"
+            action.help = shown.replace("%", "%%")
+    for group in parser._action_groups:
+        if group.title and group.title.endswith(_TITLE):
+            section = group.title.removesuffix(_TITLE)
+            group.title = f"{section} (defaults: preset {config.preset}, {config.variant})"
 
 
 def given_fields(args: argparse.Namespace, hidden: Collection[str] = HIDDEN) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dicerl.config.config import Config
-from dicerl.config.fields import override
+from dicerl.config.config import Config, fields_of
+from dicerl.config.fields import get, override
 from dicerl.errors import ConfigError, nearest
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -250,6 +250,15 @@ def split(name: str | None, variant: str) -> tuple[str | None, str]:
     if name in SYSTEMS and variant == "dice":
         return None, name
     return name, variant
+
+
+def differences(config: Config) -> dict[str, tuple[Any, Any]]:
+    """The fields in which a config differs from its preset and variant: {name: (its value, that of
+    the preset)}.
+    """
+    plain = preset(config.preset, config.variant)
+    values = {name: (get(config, name), get(plain, name)) for name in fields_of()}
+    return {name: (its, usual) for name, (its, usual) in values.items() if its != usual}
 
 
 def preset(name: str = "paper", variant: str = "dice", **changes: Any) -> Config:

@@ -18,6 +18,15 @@ def validate(config: Config) -> Config:
         if field.metadata["range"] is not None:
             _validate_range(name, get(config, name), *field.metadata["range"])
     _validate_combinations(config)
+    for wrapper in config.env.wrappers:
+        module, _, name = wrapper.rpartition(":")
+        if not module or not name.isidentifier():
+            raise ConfigError(
+                "env.wrappers",
+                wrapper,
+                "it must be module:Name, like gymnasium.wrappers:FlattenObservation; callables go"
+                " into make_env",
+            )
     if config.evaluation.stop_at:
         _validate_stop_at(config)
     if config.runtime.num_actors > config.runtime.num_envs:

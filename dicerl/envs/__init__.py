@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dicerl.config import Config
-from dicerl.envs.atari import AtariEnv, game_name
+from dicerl.envs.atari import AtariEnv, game_name, games
 from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym
 from dicerl.envs.gym import GymEnv, maker
-from dicerl.errors import ConfigError
+from dicerl.envs.vector import GymVector, VectorMaker, registered
+from dicerl.envs.wrappers import configured, with_kwargs
+from dicerl.errors import ConfigError, DicerlError
 
 __all__ = [
     "EnvSpec",
@@ -28,7 +30,8 @@ __all__ = [
     "require_same",
 ]
 
-# makes one gymnasium.Env; called without arguments, or with render_mode for a film
+# makes one gymnasium.Env; called with env.kwargs, and with render_mode for a film. Or what
+# dicerl.vector returns.
 MakeEnv = Callable[..., Any]
 
 
@@ -59,7 +62,7 @@ def _make(
     num_threads: int,
 ) -> Any:
     if make_env is not None:
-        return gym(make_env, num_envs, callable_id(make_env).strip("<>"))
+        return _single_or_vector(gym, make_env, config, num_envs, callable_id(make_env).strip("<>"))
     if not config.env.id:
         raise ConfigError(
             "env.id",
@@ -76,8 +79,50 @@ def _make(
         )
     game = game_name(config.env.id)
     if game is not None:
+        _require_plain(game, config)
         return atari(game, config.env, num_envs, num_threads)
-    return gym(maker(config.env.id), num_envs, config.env.id)
+    make = maker(config.env.id)
+    if config.env.vector:
+        make = registered(config.env.id)
+    return _single_or_vector(gym, make, config, num_envs, config.env.id)
+
+
+def _single_or_vector(
+    gym: type[Any], make: MakeEnv, config: Config, num_envs: int, name: str
+) -> Any:
+    if not isinstance(make, VectorMaker):
+        if config.env.vector:
+            raise ConfigError(
+                "env.vector", True, f"{name} makes single environments; see dicerl.vector(make)"
+            )
+        return gym(configured(make, config.env, name), num_envs, name)
+    if config.env.wrappers:
+        raise ConfigError(
+            "env.wrappers",
+            ",".join(config.env.wrappers),
+            f"wrappers go around single environments, and {name} is a vector of them; wrap it where"
+            " it is made",
+        )
+    if gym is not GymEnv:
+        raise DicerlError(
+            f"{name} cannot be filmed: it is a vector environment; pass one that makes a single one"
+            " as make_env, or leave the video out"
+        )
+    return GymVector(with_kwargs(make, config.env, name), num_envs, name)
+
+
+def _require_plain(game: str, config: Config) -> None:
+    """Refuse what only Gymnasium environments take."""
+    for field in ("kwargs", "wrappers", "vector"):
+        value = getattr(config.env, field)
+        if value:
+            raise ConfigError(
+                f"env.{field}",
+                value,
+                f"{game} is played by ale-py's own vector environment, set up to the paper's"
+                " protocol by --env.sticky-actions, --env.noop-max and the like; as a plain"
+                f" Gymnasium environment it is ale_py:{games()[game]}",
+            )
 
 
 def callable_id(make_env: MakeEnv) -> str:

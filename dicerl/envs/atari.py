@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import cast
 
 import ale_py.roms as roms
@@ -36,7 +37,17 @@ def game_name(env_id: str) -> str | None:
     registered = gymnasium.registry.get(env_id)
     if registered is not None and "ale_py" not in str(registered.entry_point):
         return None  # Blackjack-v1 is not the cartridge
-    return find_game(env_id, roms.get_all_rom_ids())
+    return find_game(env_id, games())
+
+
+@functools.cache
+def games() -> dict[str, str]:
+    """Every game's short name with its id in Gymnasium: {"pong": "ALE/Pong-v5", ...}. ale-py also
+    brings games that it cannot play, of two players: to open one ends the process.
+    """
+    ids = [name for name in gymnasium.registry if name.startswith("ALE/")]
+    found = {find_game(name, roms.get_all_rom_ids()): name for name in ids}
+    return {game: found[game] for game in sorted(filter(None, found))}
 
 
 class AtariEnv:

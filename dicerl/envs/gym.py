@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from dicerl.envs.base import EnvSpec
-from dicerl.envs.spaces import SUPPORTED, actions_of, observations_of
+from dicerl.envs.spaces import SUPPORTED, Encode, actions_of, observations_of
 from dicerl.envs.trust import import_named
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
 
@@ -24,15 +24,21 @@ def maker(env_id: str) -> Callable[..., gymnasium.Env]:
     that registers it: ``module:MyEnv-v0``.
     """
     module, _, name = env_id.rpartition(":")
-    before = set(gymnasium.registry)
-    import_named(env_id)
-    own = [i for i, spec in gymnasium.registry.items() if i not in before or _home(spec) == module]
+    own = ids_of(env_id)
     if name not in gymnasium.registry:
         register_plugins()
     if name not in gymnasium.registry:
         why = _unknown_of(module, name, own) if module else _unknown(name)
         raise ConfigError("env.id", env_id, why)
     return functools.partial(gymnasium.make, name, disable_env_checker=True)
+
+
+def ids_of(name: str) -> list[str]:
+    """Import the module that ``module:...`` names; return the ids that it registers."""
+    before = set(gymnasium.registry)
+    import_named(name)
+    module = name.rpartition(":")[0]
+    return [i for i, spec in gymnasium.registry.items() if i not in before or _home(spec) == module]
 
 
 def _home(spec: Any) -> str:
@@ -88,17 +94,24 @@ def _unknown(name: str) -> str:
 
 
 @functools.cache
-def register_plugins() -> None:
-    """Register environments that installed packages announce by entry point (MinAtar does);
-    Gymnasium 1.x no longer does this.
+def register_plugins(but: str = "") -> None:
+    """Register environments that installed packages announce by entry point (MinAtar does), all
+    ``but`` one; Gymnasium 1.x no longer does this.
     """
     for entry in importlib.metadata.entry_points(group="gymnasium.envs"):
+        if entry.name == but:
+            continue
         try:
             entry.load()()
         except Exception as error:  # somebody else's broken package must not stop this run
             warnings.warn(
                 f"environments of {entry.value} could not be registered: {error}", stacklevel=2
             )
+
+
+def seeds(seed: int, count: int) -> list[int]:
+    """A seed for each of ``count`` environments, derived from ``seed``."""
+    return [int(s) % 2**31 for s in np.random.SeedSequence(seed).generate_state(count)]
 
 
 def spaces_of(env: gymnasium.Env, name: str) -> tuple[Any, Any]:
@@ -110,6 +123,26 @@ def spaces_of(env: gymnasium.Env, name: str) -> tuple[Any, Any]:
             raise DicerlError(f"{name} has no {what}; {SUPPORTED}")
         found.append(space)
     return found[0], found[1]
+
+
+def spec_of(actions: Any, observations: Any, name: str) -> tuple[EnvSpec, Encode | None]:
+    """The spec of an environment with these spaces, and what encodes its observations, if they must
+    be.
+    """
+    acts, seen = actions_of(actions, name), observations_of(observations, name)
+    spec = EnvSpec(
+        name=name,
+        observation_shape=seen.shape,
+        observation_dtype=seen.dtype,
+        num_actions=acts.count,
+        first_action=acts.first,
+        branches=acts.branches,
+        branch_starts=acts.starts,
+        action_shape=acts.shape,
+        images=seen.images,
+        space=None if seen.encode is None else observations,
+    )
+    return spec, seen.encode
 
 
 class GymEnv:
@@ -128,30 +161,22 @@ class GymEnv:
             ) from error
         first = self._envs[0]
         if not isinstance(first, gymnasium.Env):
-            raise DicerlError(f"{name} gave {type(first).__name__}; it must be a gymnasium.Env")
+            how = "; of a vector environment: dicerl.vector(make), with make(num_envs)"
+            raise DicerlError(
+                f"{name} gave {type(first).__name__}; it must be a gymnasium.Env"
+                f"{how * isinstance(first, gymnasium.vector.VectorEnv)}"
+            )
         (actions, observations), *others = (spaces_of(env, name) for env in self._envs)
-        acts, seen = actions_of(actions, name), observations_of(observations, name)
+        self.spec, self._encode = spec_of(actions, observations, name)
+        seen = self.spec.observation_shape, self.spec.observation_dtype
         for i, (its_actions, its_observations) in enumerate(others, 1):
             its = observations_of(its_observations, name)
-            if its_actions != actions or (its.shape, its.dtype) != (seen.shape, seen.dtype):
+            if its_actions != actions or (its.shape, its.dtype) != seen:
                 raise EnvironmentFailed(
                     f"{name} acts in {its_actions} and observes {its_observations} (environment"
                     f" {i}), but {actions} and {observations} (environment 0); all must be alike"
                 )
         self.num_envs = num_envs
-        self.spec = EnvSpec(
-            name=name,
-            observation_shape=seen.shape,
-            observation_dtype=seen.dtype,
-            num_actions=acts.count,
-            first_action=acts.first,
-            branches=acts.branches,
-            branch_starts=acts.starts,
-            action_shape=acts.shape,
-            images=seen.images,
-            space=None if seen.encode is None else observations,
-        )
-        self._encode = seen.encode
         self._ended = np.zeros(num_envs, np.bool_)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -218,7 +243,7 @@ class GymEnv:
 
     def seeds(self, seed: int) -> list[int]:
         """A seed for each environment, derived from ``seed``."""
-        return [int(s) % 2**31 for s in np.random.SeedSequence(seed).generate_state(self.num_envs)]
+        return seeds(seed, self.num_envs)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As ``VectorEnv``; an environment that raises is named by its number."""

@@ -36,6 +36,7 @@ CONTINUOUS = (
     " MultiDiscrete action space)"
 )
 
+Encode = Callable[[Any], np.ndarray]
 Write = Callable[[np.ndarray, Any], None]  # (part of the flat vector, observation)
 
 
@@ -46,7 +47,7 @@ class Observations:
     shape: tuple[int, ...]
     dtype: np.dtype
     # makes an array of that shape of an observation, or raises; None: observations are as they are
-    encode: Callable[[Any], np.ndarray] | None = None
+    encode: Encode | None = None
     images: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (offset, shape) inside the vector
 
 

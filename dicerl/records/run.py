@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,7 @@ class Run:
         """Make a new, locked directory with config.json; never write into an existing run."""
         if config.run_dir:
             directory = Path(config.run_dir)
-            if (directory / "config.json").exists():
-                raise DicerlError(
-                    f"run_dir {directory} already holds a run; continue it with: dicerl resume"
-                    f" {directory}, or name another"
-                )
-            if directory.exists() and not directory.is_dir():
-                raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
-            # a lock alone is left by a start that failed
-            if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):
-                raise DicerlError(
-                    f"run_dir {directory} is not empty and holds no run; name another directory"
-                )
+            _require_vacant(directory)
             try:
                 directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -59,6 +48,14 @@ class Run:
         run.lock()
         run.write_config()
         return run
+
+    @classmethod
+    def planned(cls, config: Config) -> Run:
+        """The run that ``create`` would make now; nothing is written."""
+        if config.run_dir:
+            _require_vacant(Path(config.run_dir))
+            return cls(Path(config.run_dir), config)
+        return cls(next(path for path in _names(config) if not path.exists()), config)
 
     def write_config(self) -> None:
         """Write config.json, whole or not at all: half of one would be a run that can be neither
@@ -258,8 +255,7 @@ def _fresh_directory(config: Config) -> Path:
     """Make runs/<env>-<variant>-<seed>, with -2, -3, ... if that is taken; mkdir decides, so two
     runs never share one.
     """
-    for attempt in range(1, 10_000):
-        directory = Path("runs") / (run_name(config) + (f"-{attempt}" if attempt > 1 else ""))
+    for directory in _names(config):
         try:
             directory.mkdir(parents=True)
             return directory
@@ -269,4 +265,26 @@ def _fresh_directory(config: Config) -> Path:
             raise DicerlError(
                 f"{directory} cannot be made: {error.strerror}; name another place with --run-dir"
             ) from None
+    raise AssertionError("the names do not end")
+
+
+def _names(config: Config) -> Iterator[Path]:
+    for attempt in range(1, 10_000):
+        yield Path("runs") / (run_name(config) + (f"-{attempt}" if attempt > 1 else ""))
     raise DicerlError("runs/ holds ten thousand runs of that name; name one with --run-dir")
+
+
+def _require_vacant(directory: Path) -> None:
+    """Refuse a directory that a new run cannot be written to."""
+    if (directory / "config.json").exists():
+        raise DicerlError(
+            f"run_dir {directory} already holds a run; continue it with: dicerl resume"
+            f" {directory}, or name another"
+        )
+    if directory.exists() and not directory.is_dir():
+        raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
+    # a lock alone is left by a start that failed
+    if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):
+        raise DicerlError(
+            f"run_dir {directory} is not empty and holds no run; name another directory"
+        )

@@ -12,7 +12,7 @@ from typing import Any
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
-from dicerl.envs.trust import is_trusted, module_of
+from dicerl.envs.trust import is_trusted, module_of, names_in
 from dicerl.errors import CheckpointError, DicerlError, Diverged
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, Callbacks
@@ -107,7 +107,8 @@ def run_to_end(
         f" {coordinator.updates:,} updates; checkpoint in {run.directory}/checkpoints"
     )
     if not complete:
-        consent = "" if is_trusted(module_of(config.env.id), imported=False) else " --trust"
+        known = all(is_trusted(module_of(n), imported=False) for n in names_in(config.env))
+        consent = "" if known else " --trust"
         progress.say(f"to continue: dicerl resume {run.directory}{consent}")
     if called.failure:
         raise DicerlError(called.failure)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dicerl.config import Config, fields_of, flatten, override, renamed, validate
+from dicerl.config import Config, fields_of, flatten, object_fields, override, renamed, validate
 from dicerl.config.elsewhere import suggestion
 from dicerl.config.options import SET_BY_SUITE
 from dicerl.config.presets import preset
@@ -67,8 +67,9 @@ def make_plan(
     the rest. Everything is checked here; ``trust`` allows modules that only the file names.
     """
     table = read_file(Path(path)) if path else {}
-    in_file = renamed(flatten(table.pop("config", {})))
+    in_file = renamed(flatten(table.pop("config", {}), whole=object_fields()))
     table |= {key: value for key, value in given.items() if value is not None}
+    wrappers_typed = "env.wrappers" in changes
     changes = in_file | changes
     for name in changes:
         if name in SET_BY_SUITE:
@@ -118,6 +119,9 @@ def make_plan(
         for game in games:
             for variant in variants:
                 plan.runs.append(_run(plan, game, variant, seed))
+    if path and not wrappers_typed:
+        for wrapper in {name for run in plan.runs for name in run.config.env.wrappers}:
+            require(wrapper, Path(path), trust)
     names = [run.name for run in plan.runs]
     if len(set(names)) < len(names):
         raise ConfigError(

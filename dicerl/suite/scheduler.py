@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dicerl.config import as_text
 from dicerl.envs import trust
 from dicerl.errors import DicerlError
 from dicerl.records.run import in_use
@@ -112,7 +113,7 @@ class Scheduler:
                 run.game,
                 f"--preset={run.config.preset}",
                 f"--variant={run.variant}",
-                *(f"--{name}={_text(value)}" for name, value in fields.items()),
+                *(f"--{name}={as_text(value)}" for name, value in fields.items()),
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with run.log.open("ab") as log:
@@ -124,8 +125,8 @@ class Scheduler:
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=_in_child(share_of_cores(slot, self.jobs)),
-                # whoever started the suite named the game, or trusts its file
-                env={**os.environ, trust.VARIABLE: trust.listed_with(trust.module_of(run.game))},
+                # whoever started the suite named these modules, or trusts its file
+                env={**os.environ, trust.VARIABLE: trust.listed_with(run.config.env)},
             )
 
     def _ended(self, job: Job) -> None:
@@ -199,10 +200,3 @@ def _in_child(cores: set[int]) -> Callable[[], None]:
             os.sched_setaffinity(0, cores)
 
     return prepare
-
-
-def _text(value: Any) -> str:
-    """A config value as the command line takes it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,201 @@
+"""N environments that step together: a ``gymnasium.vector.VectorEnv``, at its own speed.
+
+    dicerl.train(dicerl.vector(make))
+
+calls ``make(num_envs)`` for as many environments as are needed: one to look at its spaces, the
+share of each actor, two for each episode of an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import iterate
+
+from dicerl.envs.gym import seeds, spec_of
+from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
+
+
+@dataclass(frozen=True)
+class VectorMaker:
+    """A callable that makes a vector environment of a given size, marked as such."""
+
+    make: Callable[..., Any]
+
+    def __call__(self, num_envs: int, **kwargs: Any) -> Any:
+        """Make ``num_envs`` environments."""
+        return self.make(num_envs, **kwargs)
+
+    @property
+    def __name__(self) -> str:
+        """That of the callable: a run is named after it."""
+        return getattr(self.make, "__name__", type(self.make).__name__)
+
+
+def vector(make: Callable[..., Any]) -> VectorMaker:
+    """Mark ``make`` as making a ``gymnasium.vector.VectorEnv``: ``make(num_envs)`` returns one of
+    that many environments. It stands wherever ``make_env`` does.
+
+    The environment resets itself with the step after an episode's last (Gymnasium's
+    ``AutoresetMode.NEXT_STEP``), as ``SyncVectorEnv`` and ``AsyncVectorEnv`` do by default.
+    """
+    if not callable(make):
+        raise DicerlError(f"vector was given {make!r}; it must be a callable: make(num_envs)")
+    return VectorMaker(make)
+
+
+def registered(env_id: str) -> VectorMaker:
+    """Makes the ``vector_entry_point`` of a registered environment, whose module is imported."""
+    name = env_id.rpartition(":")[2]
+    if gymnasium.registry[name].vector_entry_point is None:
+        raise ConfigError(
+            "env.vector", True, f"{env_id} is registered without a vector_entry_point"
+        )
+
+    def make(num_envs: int, **kwargs: Any) -> Any:
+        return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+
+    return vector(make)
+
+
+class GymVector:
+    """A Gymnasium vector environment, checked: N rows everywhere, next-step autoreset."""
+
+    def __init__(self, make: Callable[[int], Any], num_envs: int, name: str) -> None:
+        try:
+            env = make(num_envs)
+        except DicerlError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"{name} could not be made ({num_envs} of it): {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(env, VectorEnv):
+            raise DicerlError(
+                f"{name} gave {type(env).__name__}; make(num_envs) must give a"
+                " gymnasium.vector.VectorEnv"
+            )
+        self._env, self.num_envs = env, num_envs
+        try:
+            self._require_protocol(name)
+            self.spec, self._encode = spec_of(
+                env.single_action_space, env.single_observation_space, name
+            )
+        except DicerlError:
+            env.close()
+            raise
+        self._ended = np.zeros(num_envs, np.bool_)
+
+    def _require_protocol(self, name: str) -> None:
+        env = self._env
+        for what in ("num_envs", "single_action_space", "single_observation_space"):
+            if not hasattr(env, what):
+                raise DicerlError(f"{name} has no {what}; a gymnasium.vector.VectorEnv has one")
+        if env.num_envs != self.num_envs:
+            raise DicerlError(
+                f"{name} gave {env.num_envs} environments instead of {self.num_envs};"
+                " make(num_envs) must give num_envs"
+            )
+        mode = env.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.NEXT_STEP:
+            # An actor sees an episode's last observation for one step, in which that environment
+            # stands still. In the other modes it has no such step: one of the next episode's would
+            # be lost.
+            raise DicerlError(
+                f"{name} has metadata['autoreset_mode'] {mode}; it must be"
+                " AutoresetMode.NEXT_STEP: an episode's last observation comes with its last step,"
+                " the next one's first with the step after"
+            )
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """As ``envs.base.VectorEnv``. Gymnasium's own vector environments give each environment the
+        seed that a plain loop gives it, others get one seed for all.
+        """
+        given: Any = seed
+        if seed is not None:
+            own = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+            each = seeds(seed, self.num_envs)
+            given = each if own else each[0]
+        self._ended[:] = False
+        result = self._call("reset", seed=given)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave {type(result).__name__} in reset; it must return"
+                " (observations, infos)"
+            )
+        return self._observations(result[0], "reset")
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As ``envs.base.VectorEnv``."""
+        result = self._call(
+            "step",
+            np.asarray(self.spec.environment_actions(actions), self._env.single_action_space.dtype),
+        )
+        if not (isinstance(result, tuple) and len(result) == 5):
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave {type(result).__name__} in step; it must return"
+                " (observations, rewards, terminations, truncations, infos)"
+            )
+        observation = self._observations(result[0], "step")
+        reward = self._row(result[1], np.float32, "rewards")
+        terminated = self._row(result[2], np.bool_, "terminations")
+        truncated = self._row(result[3], np.bool_, "truncations")
+        ended = terminated | truncated
+        wrong = self._ended & ((reward != 0) | ended)
+        if wrong.any():
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave a reward or an end in the step after an episode's last"
+                f" (environment {np.flatnonzero(wrong)[0]}); with next-step autoreset that step"
+                " only resets"
+            )
+        self._ended = ended
+        return observation, reward, terminated, truncated
+
+    def _call(self, what: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self._env, what)(*args, **kwargs)
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"{self.spec.name} raised in {what}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _observations(self, given: Any, what: str) -> np.ndarray:
+        """Observations [N, ...] as an array of our own: the environment may use its own again."""
+        spec = self.spec
+        if self._encode is not None:
+            try:
+                each = [self._encode(o) for o in iterate(self._env.observation_space, given)]
+                found = np.stack(each)
+            except Exception as error:
+                raise EnvironmentFailed(
+                    f"{spec.name} gave an observation in {what} that is not in its space: {error}"
+                ) from error
+        else:
+            found = np.asarray(given)
+        shape, dtype = (self.num_envs, *spec.observation_shape), spec.observation_dtype
+        # numbers become float32; to make bytes of them would cut them
+        fits = found.dtype == dtype if dtype.kind in "ub" else found.dtype.kind in "biuf"
+        if found.shape != shape or not fits:
+            raise EnvironmentFailed(
+                f"{spec.name} gave observations of shape {found.shape} and dtype {found.dtype} in"
+                f" {what}; by its observation space it must be {shape} and {dtype}"
+            )
+        return np.array(found, dtype)
+
+    def _row(self, given: Any, dtype: Any, what: str) -> np.ndarray:
+        found = np.asarray(given)
+        if found.shape != (self.num_envs,) or found.dtype.kind not in "biuf":
+            raise EnvironmentFailed(
+                f"{self.spec.name} gave {what} of shape {found.shape} and dtype {found.dtype};"
+                f" they must be {self.num_envs} numbers"
+            )
+        return np.array(found, dtype)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._call("close")
