@@ -243,6 +243,8 @@ def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
     assert len(lost) == 3
     assert [line["reason"] for line in lines(run, event="actor_replaced")] == ["vanished"] * 3
     assert sum(h.role == "actor" for h in transport.started) == 2 + 3
+    told = lines(run, kind="train")[-1]["lost_sequences"]
+    assert told >= sum(map(len, lost)) > 0
     books = seen[0].collector
     waiting, capacity = len(books), seen[0]._transport.shared.plan.capacity
     assert books.num_free + waiting == capacity  # none is missing
