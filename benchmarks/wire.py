@@ -63,7 +63,7 @@ class Actor:
     def send(self, count: int, size: int) -> None:
         arrays = {"observation": np.zeros(size, np.uint8)}
         for i in range(count):
-            ray.get(self._learner.receive.remote(Parcel(1, i, [1], [1], False, arrays)))
+            ray.get(self._learner.receive.remote(Parcel(1, i, [1], [1], False, arrays, {})))
 
     def pull(self, count: int) -> None:
         for _ in range(count):

@@ -73,3 +73,29 @@ def test_settings_by_score(tmp_path):
     assert "settings/CartPole-v1" in figures_of(runs)
     assert bars.settings(groups(runs[:2])) == (None, "")
     assert "settings/CartPole-v1" not in figures_of(runs[:2])
+
+
+def test_actors_by_node(tmp_path):
+    """The machines of the newest line; of what they did, the mean over the lines that name them."""
+    directory = make_run(tmp_path / "run")
+
+    def of(frames, names, actors, speeds, waiting):
+        lists = {"node_actors": actors, "node_steps_per_s": speeds, "node_waiting": waiting}
+        return line("train", frames, nodes=names, **lists)
+
+    append(
+        directory,
+        of(10, ["10.0.0.1", "10.0.0.9"], [1, 7], [100.0, 7.0], [0.0, 0.0]),
+        of(20, ["10.0.0.1", "10.0.0.2"], [2, 1], [300.0, 50.0], [0.5, 0.125]),
+        of(30, "nonsense", [2], [3], [4]),
+        of(40, ["10.0.0.1"], [None], ["x"], [0.5]),
+    )
+    (found,) = figures_of([opened(directory)])["nodes"]["data"]
+    assert found["y"] == ["10.0.0.2: 1 actor, waiting 12%", "10.0.0.1: 2 actors, waiting 25%"]
+    assert found["x"] == [50.0, 200.0]
+
+
+def test_a_run_on_one_machine_has_no_nodes(tmp_path):
+    directory = make_run(tmp_path / "run")
+    append(directory, line("train", 10, actor_waiting=0.5))
+    assert bars.nodes(groups([opened(directory)])) is None

@@ -1,11 +1,12 @@
 """runtime/children.py: whether a child owes a message, and for how long one waits for it."""
 
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
 from dicerl.runtime import children
-from dicerl.runtime.children import ActorChild, EvaluatorChild, LearnerChild
+from dicerl.runtime.children import ActorChild, EvaluatorChild, LearnerChild, by_node
 
 
 def test_an_actor_owes_a_sign_of_life_unless_it_waits_for_slots():
@@ -53,3 +54,26 @@ def test_actors_do_not_share_what_they_hold():
     one.lent.append(5)
     one.times["acting"] = 1.0
     assert (other.lent, other.times) == ([], {})
+
+
+def test_actors_by_node():
+    """Two machines; the third actor has no place at present."""
+
+    def actor(place, **more):
+        handle = None if place is None else SimpleNamespace(place=place)
+        return ActorChild(handle=handle, **more)
+
+    actors = [
+        actor("10.0.0.2", steps=30, times={"waiting": 0.5}),
+        actor("10.0.0.1", steps=8),
+        actor(None, steps=99, times={"waiting": 1.0}),
+        actor("10.0.0.2", steps=10, times={"waiting": 0.25}),
+    ]
+    assert by_node(actors, 2.0) == {
+        "nodes": ["10.0.0.1", "10.0.0.2"],
+        "node_actors": [1, 2],
+        "node_steps_per_s": [4.0, 20.0],
+        "node_waiting": [0.0, 0.375],
+    }
+    assert by_node(actors, 2.0)["node_steps_per_s"] == [0.0, 0.0]  # none since then
+    assert by_node([actor("")], 1.0) == {}

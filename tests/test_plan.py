@@ -6,6 +6,7 @@ import pytest
 
 import dicerl
 from dicerl.envs import env_spec
+from dicerl.plan.costs import COMPRESSED
 from dicerl.plan.gpu import PEAK, update_flops, update_seconds
 from dicerl.plan.machines import Machines
 from dicerl.plan.plan import Planner
@@ -95,9 +96,10 @@ def test_several_machines_have_a_network(call, costs):
     assert code == 0
     found = json.loads(out)
     assert (found["runtime"], found["num_actors"]) == ("ray", 95)
-    # two thirds of the actors are elsewhere; a step is a frame of 7 KB and a little more
+    # two thirds of the actors are elsewhere; a step is a compressed frame and 70 bytes
     steps = found["steps_per_s"] * 64 / 95
-    assert found["network_mb_per_s"]["in"] == pytest.approx(steps * 84 * 84 / 1e6, rel=0.05)
+    step = COMPRESSED * 84 * 84 + 70
+    assert found["network_mb_per_s"]["in"] == pytest.approx(steps * step / 1e6, rel=0.05)
     assert found["network_mb_per_s"]["out"] > 0
     assert set(found["memory_bytes"]) == {"learner_machine", "other_machine", "head", "gpu"}
     text = " ".join(found["assumptions"])

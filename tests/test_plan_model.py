@@ -6,7 +6,7 @@ import pytest
 
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec
-from dicerl.plan.costs import Books, Costs, Wire
+from dicerl.plan.costs import COMPRESSED, Books, Costs, Wire
 from dicerl.plan.machines import Machines, layout
 from dicerl.plan.model import forecast, load_of
 from dicerl.plan.plan import who_waits
@@ -118,6 +118,10 @@ def test_a_message_costs_both_ends():
     assert far.beside_update() == pytest.approx(2e-3 + 4e-3 + 1e-3)
     carried = replace(found, wire=Wire(0.0, 1e-3, shared=False), push_every=10)
     assert carried.beside_update() == pytest.approx(160e3 / 1e6 * 1e-3 + 0.1 * 1e-3)
+    # 2 MB of frames in 20 steps: 0.1 ms a step at either end
+    pressed = replace(carried, wire=Wire(0.0, 0.0, False, frames=1e-3), frame_bytes=2_000_000)
+    assert pressed.actor_seconds() == pytest.approx(1e-3 + 1e-4)
+    assert pressed.beside_update() == pytest.approx(160 * 1e-4)
 
 
 def test_a_config_s_load():
@@ -136,5 +140,6 @@ def test_a_config_s_load():
     assert found.updates_per_step == pytest.approx(1 / (8 * 20 * 0.5))
     assert found.new_sequences == 8
     assert found.parameter_bytes == 4000
-    assert 21 * 84 * 84 < found.sequence_bytes < 21 * 84 * 84 + 2000
+    assert found.frame_bytes == 21 * 84 * 84
+    assert 0 < found.sequence_bytes - COMPRESSED * found.frame_bytes < 2000  # the other fields
     assert found.slots_to_act() == 16 - 4  # one for each environment

@@ -2,6 +2,7 @@
 order.
 """
 
+import pickle
 import threading
 import time
 
@@ -15,6 +16,7 @@ import probe
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.weights import Weights
 from dicerl.parts.sequence import Store, schema, window_length
+from dicerl.runtime.messages import TimesSpent
 from dicerl.runtime.ray_wire import Mailbox, Receiver, dump, load, pack
 from test_frames import played
 
@@ -37,7 +39,7 @@ def arrived(config, spec, windows, orders):
             slots = [(column + 1) % count for column in columns]  # not the columns' own places
             number += 1
             parcel = pack(fields, config.sequence.burn_in, 7, number, slots, window, columns)
-            sent += sum(a.nbytes for a in parcel.arrays.values())
+            sent += len(pickle.dumps(parcel))
             assert receiver.receive(parcel)
             assert receiver.receive(parcel)  # the answer was lost, so it was sent again
         found.append(store.read([(column + 1) % count for column in range(count)]))
@@ -65,9 +67,9 @@ def test_each_step_crosses_about_once():
     spec = probe.env_spec(config, None)
     _, sent = arrived(config, spec, windows, [[[0, 1, 2]]] * 9)
     stacks = 4 * sum(window["observation"].nbytes for window in windows)
-    assert sent < 0.25 * stacks
+    assert sent < 0.1 * stacks
     steps = 9 * 20 * 3
-    assert sent < 1.4 * steps * 21 * 21 + steps * 120  # a frame, and the other fields
+    assert sent < steps * (100 + 100)  # a frame of 441 bytes, and the other fields
 
 
 def test_an_ended_child_writes_no_more():
@@ -124,6 +126,40 @@ def test_messages_stay_until_they_have_arrived():
     start = time.monotonic()
     assert mailbox.collect(3, 60.0) == (3, ["d"], 0)
     assert time.monotonic() - start < 30
+
+
+def test_times_spent_go_along_with_the_next_message():
+    """A call that they alone would end is one that nobody needs."""
+    mailbox, spent = Mailbox(), TimesSpent({"waiting": 0.5})
+    mailbox.send(spent)
+    start = time.monotonic()
+    assert mailbox.collect(0, 0.2) == (0, [spent], 0)  # nothing else came
+    assert time.monotonic() - start > 0.15
+    threading.Timer(0.05, mailbox.send, ["a"]).start()
+    assert mailbox.collect(0, 60.0) == (0, [spent, "a"], 0)
+    assert mailbox.collect(0, 60.0) == (0, [spent, "a"], 0)  # the answer was lost
+    assert time.monotonic() - start < 30
+
+
+def test_a_closed_mailbox_tells_whoever_sends_or_receives():
+    mailbox = Mailbox()
+    mailbox.deliver(0, "in time")
+    assert mailbox.receive() == "in time"
+    told = []
+
+    def wait():
+        try:
+            mailbox.receive()
+        except EOFError:
+            told.append("closed")
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    mailbox.close()
+    thread.join(60)
+    assert told == ["closed"]
+    with pytest.raises(BrokenPipeError):
+        mailbox.send("a")
 
 
 # --- weights --------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ from dicerl.runtime.supervisor import Supervisor
 class ThreadHandle:
     """Both ends of a child: the supervisor's (send, kill) and its own (the channel)."""
 
+    place = ""
+
     def __init__(self, transport, role, args):
         self.role, self._transport = role, transport
         self._inbox, self._gone = queue.Queue(), threading.Event()
@@ -241,6 +243,8 @@ def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
     assert len(lost) == 3
     assert [line["reason"] for line in lines(run, event="actor_replaced")] == ["vanished"] * 3
     assert sum(h.role == "actor" for h in transport.started) == 2 + 3
+    told = lines(run, kind="train")[-1]["lost_sequences"]
+    assert told >= sum(map(len, lost)) > 0
     books = seen[0].collector
     waiting, capacity = len(books), seen[0]._transport.shared.plan.capacity
     assert books.num_free + waiting == capacity  # none is missing

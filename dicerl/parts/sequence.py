@@ -72,6 +72,11 @@ def schema(config: Config, spec: EnvSpec) -> Schema:
     }
 
 
+def is_frames(field: Field) -> bool:
+    """Whether a field holds images, of bytes or truth values."""
+    return bool(field.shape) and field.dtype.itemsize == 1
+
+
 def window_length(config: Config) -> int:
     """L, the number of steps in a window."""
     return config.sequence.burn_in + config.sequence.length + 1

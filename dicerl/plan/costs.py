@@ -49,11 +49,13 @@ class Wire:
     call: float  # a message, at either end
     megabyte: float  # of a sequence or of parameters, at either end
     shared: bool  # memory: sequences and parameters do not travel
+    frames: float = 0.0  # a megabyte of frames, to compress or decompress it
 
 
 # Ray 2.60 on two cores of an AMD EPYC, by processor time, beside other work (benchmarks/wire.py; a
 # second run had 0.75 to 0.85 ms a call). A megabyte includes what the raylet does.
-RAY = Wire(call=6e-4, megabyte=2.5e-3, shared=False)
+RAY = Wire(call=6e-4, megabyte=2.5e-3, shared=False, frames=4e-4)
+COMPRESSED = 0.05  # of frames; 0.014 to 0.055 in four games (benchmarks/cluster/compress.py)
 EXCHANGES = 2000  # of messages through a pipe, to measure it
 
 

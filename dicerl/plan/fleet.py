@@ -72,6 +72,8 @@ class Tick:
 class Child:
     """A simulated child: a generator that yields what it waits for."""
 
+    place = ""
+
     def __init__(self, transport: SimulatedTransport, steps: Callable[[Child], Steps]) -> None:
         self._transport = transport
         self.inbox: deque[Any] = deque()

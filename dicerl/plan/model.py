@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
-from dicerl.parts.sequence import schema, window_bytes
-from dicerl.plan.costs import Books, Costs, Wire
+from dicerl.parts.sequence import is_frames, schema, window_bytes
+from dicerl.plan.costs import COMPRESSED, Books, Costs, Wire
 from dicerl.plan.machines import Layout
 from dicerl.runtime.roles import FRESH, HEARTBEAT, TIMES_EVERY
 
@@ -55,6 +55,7 @@ class Load:
     push_every: int
     pull_every: int
     gpu_update: float = 0.0  # seconds of an update on the GPUs; 0: on the CPU
+    frame_bytes: int = 0  # of a sequence's frames, before they are compressed
 
     @property
     def window_steps(self) -> float:
@@ -80,7 +81,12 @@ class Load:
             self.costs.step
             + calls * wire.call
             + (self.bytes_per_step() + versions * self.parameter_bytes) / MB * wire.megabyte
+            + self._compression()
         )
+
+    def _compression(self) -> float:
+        """Of frames for each agent step, at either end."""
+        return self.frame_bytes / (self.length * self.costs.valid) / MB * self.wire.frames
 
     def _reports_per_step(self) -> float:
         """Messages with ended episodes: those of FRESH seconds come together."""
@@ -100,7 +106,7 @@ class Load:
             steps = 1 / self.updates_per_step
             calls = steps / self.window_steps + steps / self.pull_steps + 1 / self.push_every
             carried = steps * self.bytes_per_step() + self.parameter_bytes / self.push_every
-            found += calls * wire.call + carried / MB * wire.megabyte
+            found += calls * wire.call + carried / MB * wire.megabyte + steps * self._compression()
         return found
 
     def update_time(self) -> float:
@@ -208,6 +214,8 @@ def load_of(
     """A run's load; ``parameters`` is the length of its network's vector."""
     s = config.sequence
     fields = {name: field for name, field in schema(config, spec).items() if name != "history"}
+    length = s.length + 1  # the rest of a window is known there
+    frames = window_bytes({n: f for n, f in fields.items() if is_frames(f)}, length)
     return Load(
         layout,
         costs,
@@ -217,11 +225,12 @@ def load_of(
         s.batch - config.replayed,
         s.reuse,
         s.reuse / ((s.batch - config.replayed) * s.length * costs.valid),
-        window_bytes(fields, s.length + 1),  # the rest of a window is known there
+        window_bytes(fields, length) - frames + int(COMPRESSED * frames),
         4 * parameters,
         config.runtime.push_every,
         config.runtime.pull_every,
         gpu_update,
+        frames,
     )
 
 

@@ -11,7 +11,7 @@ from dicerl.config import Config, validate
 from dicerl.envs import env_spec
 from dicerl.errors import ConfigError, nearest
 from dicerl.plan import gpu
-from dicerl.plan.costs import RAY, Books, Costs, Wire, measure, of_file, pipe
+from dicerl.plan.costs import COMPRESSED, RAY, Books, Costs, Wire, measure, of_file, pipe
 from dicerl.plan.machines import Layout, Machines, layout, with_actors
 from dicerl.plan.model import MB, Load, forecast, load_of
 from dicerl.plan.simulate import Simulated, measure_books, simulate
@@ -207,8 +207,9 @@ class Planner:
             )
         if found.machines.nodes > 1:
             lines.append(
-                f"every machine has a link of {found.machines.gbits:g} Gbit/s; frames are not"
-                " compressed, parameters go once to each machine; the head is one more machine"
+                f"every machine has a link of {found.machines.gbits:g} Gbit/s; compressed frames"
+                f" take {COMPRESSED:.0%} (measured: 1 to 6 % in four games), parameters go once to"
+                " each machine; the head is one more machine"
             )
         lines.append(
             "evaluations, checkpoints and the start are not counted; every game is as fast as this"

@@ -65,15 +65,13 @@ def limits(load: Load) -> list[str]:
         (
             intake,
             f"the learner's process, where every sequence arrives: {intake:,.0f} agent steps/s."
-            " Compressed frames, or a receiver (and a learner) on several machines that share each"
-            " batch, would lift it",
+            " Several learners that share each batch (runtime.num_learners) would lift it",
         ),
         (
             link / load.bytes_per_step(),
             f"the learner's link of {load.layout.machines.gbits:g} Gbit/s:"
             f" {link / load.bytes_per_step():,.0f} agent steps/s of"
-            f" {load.bytes_per_step() / 1e3:.1f} KB. A faster link or compressed frames would lift"
-            " it",
+            f" {load.bytes_per_step() / 1e3:.1f} KB. A faster link would lift it",
         ),
         (
             votes * load.costs.episode_steps,

@@ -80,17 +80,26 @@ _ACTOR = (
     Field("environment", _TIME, "steps of the environments"),
     Field("inference", _TIME, "the network, and the choice of actions"),
     Field("copying", _TIME, "windows into the collector"),
-    Field("waiting", _TIME, "for a free slot of the collector (runtime `process`)"),
+    Field("waiting", _TIME, "for a free slot of the collector (not in `serial`)"),
 )
 _LEARNER = (
     Field("training", _TIME, "losses, gradients and the optimizer's step"),
     Field("copying", _TIME, "batches out of the collector"),
     Field("pushing", _TIME, "parameters to the actors"),
-    Field("starved", _TIME, "waiting for data (runtime `process`)"),
+    Field("starved", _TIME, "waiting for data (not in `serial`)"),
 )
 ACTOR_STAGES = tuple(stage.name for stage in _ACTOR)
 LEARNER_STAGES = tuple(stage.name for stage in _LEARNER)
 STAGES_OF = {"actor": ACTOR_STAGES, "learner": LEARNER_STAGES}
+
+# The machines of a cluster: lists, all in the order of ``nodes``.
+_NODES = (
+    Field("nodes", "list of addresses", "Machines that have actors (runtime `ray`)"),
+    Field("node_actors", "list of actors", "On each of them"),
+    Field("node_steps_per_s", "list of agent steps / s", "Of each, since the train line before"),
+    Field("node_waiting", "list of shares of time", "`actor_waiting` of each"),
+)
+NODE_FIELDS = tuple(field.name for field in _NODES)
 
 # Statistics of the evaluation episodes: of those with drawn behaviours, and of the greedy ones.
 _SCORES = (
@@ -260,6 +269,7 @@ TRAIN = Kind(
         Field("elapsed", "seconds", "Time of training so far, without what lay between resumes"),
         ACTOR_TIME,
         LEARNER_TIME,
+        *_NODES,
     ),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dicerl.records.vocabulary import STAGES_OF, stage_field
-from dicerl.report.compare import PALETTE, Group, of_seeds
+from dicerl.report.compare import PALETTE, Group, of_seeds, text
 from dicerl.report.figures import Figure, axis, figure, plain
 from dicerl.scores.statistics import Interval, interval, iqm
 
@@ -76,6 +76,30 @@ def stages(all_groups: list[Group]) -> Figure | None:
     drawn = bar_chart(data, x, bars)
     drawn["layout"]["legend"]["traceorder"] = "normal"
     return drawn if data else None
+
+
+def nodes(all_groups: list[Group]) -> Figure | None:
+    """How fast the actors of each machine of a cluster are, and how long they wait."""
+    rows = []
+    for g in all_groups:
+        for run in g.runs:
+            for node, (actors, speed, waiting) in run.nodes().items():
+                of = f"{run.name}, " if len(g.runs) > 1 or len(all_groups) > 1 else ""
+                count = f"{actors:.0f} actor{'s' if actors != 1 else ''}"
+                rows.append((f"{of}{text(node)}: {count}, waiting {waiting:.0%}", speed, g.colour))
+    if not rows:
+        return None
+    rows = rows[::-1]
+    data = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [name for name, *_ in rows],
+        "x": plain([speed for _, speed, _ in rows]),
+        "marker": {"color": [colour for *_, colour in rows]},
+        "hovertemplate": "%{y}: %{x:,.0f} agent steps/s<extra></extra>",
+        "showlegend": False,
+    }
+    return bar_chart([data], axis("agent steps / s"), [name for name, *_ in rows])
 
 
 def _late_mean(group: Group, name: str) -> float:

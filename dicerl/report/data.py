@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dicerl.records.vocabulary import (
     FAVOURED,
     GREEDY,
     LINES,
+    NODE_FIELDS,
     NUMBER_NAMES,
     STAGE_FIELDS,
     declared,
@@ -25,6 +27,7 @@ from dicerl.records.vocabulary import (
 )
 from dicerl.report.jsonl import JsonLines, Thinned, known, last_lines, number, stamp, table
 
+NODE_LINES = 100  # train lines whose nodes are kept: what a cluster does at present
 MAP_LIMIT = 100  # columns of a temperature map: at least, once it had them; at most twice as many
 
 # The fields that figures draw, by kind of line.
@@ -88,6 +91,7 @@ class RunData:
         self._evaluations = Thinned(len(EVALUATION))
         # by name: number of tiles, rows of frames, values, visits
         self._maps: dict[str, tuple[int, Thinned]] = {}
+        self._nodes: deque[dict[str, tuple[float, ...]]] = deque(maxlen=NODE_LINES)
         self.events: list[dict[str, Any]] = []
 
     # --- the configuration
@@ -276,6 +280,7 @@ class RunData:
         if len(self.events) > 200:
             self.events = self.events[:1] + self.events[-199:]
         self._add_tiles(kinds["train"])
+        self._nodes += filter(None, map(_nodes_of, kinds["train"][-NODE_LINES:]))
 
     def _add_tiles(self, lines: list[dict[str, Any]]) -> None:
         for name in self.numbers:
@@ -339,10 +344,30 @@ class RunData:
         rows = table.rows()
         return (rows[:, 0], rows[:, 1 : 1 + tiles], rows[:, 1 + tiles :]) if len(rows) else None
 
+    def nodes(self) -> dict[str, tuple[float, ...]]:
+        """Of each machine that the newest line names: its actors then; their steps/s and the share
+        of time they wait, means over the last lines.
+        """
+        found = {}
+        for name, (actors, *_) in self._nodes[-1].items() if self._nodes else ():
+            known = np.array([line[name] for line in self._nodes if name in line])
+            found[name] = (actors, *known.mean(0)[1:].tolist())
+        return found
+
     def software(self) -> dict[str, str]:
         """Version and commit of the run's first start."""
         first = next((e for e in self.events if e.get("event") == "start"), {})
         return {k: str(first[k]) for k in ("version", "commit") if first.get(k)}
+
+
+def _nodes_of(line: dict[str, Any]) -> dict[str, tuple[float, ...]]:
+    """The node fields of a train line by node: actors, steps/s, share of time waiting."""
+    names, *lists = (line.get(field) for field in NODE_FIELDS)
+    if not isinstance(names, list) or not all(isinstance(x, list) for x in lists):
+        return {}
+    table = np.array([[number(x) for x in own] for own in zip(*lists, strict=False)])
+    rows = zip(names, table.tolist(), strict=False)
+    return {str(name)[:80]: tuple(row) for name, row in rows if np.isfinite(row).all()}
 
 
 def _pair(rows: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:

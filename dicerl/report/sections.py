@@ -253,7 +253,14 @@ def _speed(together: list[Group]) -> Section:
         "Learner waits for data",
         figures.train_curves(together, stage_field("learner", "starved"), percent=True),
         "High: the actors are the slow stage. Near 0: the learner is.",
-        "only the process runtime measures it",
+        "the serial runtime has nothing that waits",
+    )
+    part.add(
+        "nodes",
+        "Actors by node",
+        bars.nodes(together),
+        "Of a cluster, lately. Waiting: for a free slot, so the learner is the slow stage.",
+        "only the ray runtime has nodes",
     )
     part.add(
         "queue",

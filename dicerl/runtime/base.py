@@ -55,6 +55,8 @@ class Runtime(Protocol):
 class Handle(Protocol):
     """A child as its transport sees it."""
 
+    place: str  # the address of its machine; empty where there is one machine only
+
     def send(self, message: Any) -> None:
         """Send a message; a child that has ended gets none, and ``Ended`` reports that."""
         ...

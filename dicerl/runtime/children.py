@@ -47,6 +47,7 @@ class ActorChild(Child):
     incarnation: int = 0  # the present one
     restarts: int = 0
     stepped: bool = False  # in its present incarnation
+    steps: int = 0  # agent steps since by_node last looked
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
     waits_since: float = 0.0
@@ -60,6 +61,31 @@ class ActorChild(Child):
 
     def owes(self) -> bool:
         return not self.wanted
+
+
+def by_node(actors: list[ActorChild], seconds: float) -> dict[str, list[Any]]:
+    """What the actors of each machine did in the ``seconds`` since the last call: a train line's
+    fields of nodes, or nothing where there is one machine only.
+    """
+    places: dict[str, list[ActorChild]] = {}
+    for actor in actors:
+        if actor.handle is not None and actor.handle.place:
+            places.setdefault(actor.handle.place, []).append(actor)
+    order = sorted(places)
+    found: dict[str, list[Any]] = {
+        "nodes": order,
+        "node_actors": [len(places[p]) for p in order],
+        "node_steps_per_s": [
+            round(sum(a.steps for a in places[p]) / max(seconds, 1e-3), 1) for p in order
+        ],
+        "node_waiting": [
+            round(sum(a.times.get("waiting", 0.0) for a in places[p]) / len(places[p]), 3)
+            for p in order
+        ],
+    }
+    for actor in actors:
+        actor.steps = 0
+    return found if order else {}
 
 
 @dataclass

@@ -68,7 +68,7 @@ class Coordinator:
             with checkpoint.fitting(run.directory):
                 self.behaviours.load_state_dict(vote)
         self._recent: deque[float] = deque(self._state.recent, maxlen=RECENT)
-        self._latest: dict[str, float] = {}  # numbers of the last train line
+        self._latest: dict[str, Any] = {}  # of the last train line
         self._last_evaluation: dict[str, Any] = {}
         self._evaluated_before = self._state.evaluated_at  # at the last request but one
         # (counters, state) of the evaluation under way
@@ -154,7 +154,7 @@ class Coordinator:
     # --- what learners did
 
     def trained(
-        self, diagnostics: dict[str, float] | None, extra: dict[str, float] | None = None
+        self, diagnostics: dict[str, float] | None, extra: dict[str, Any] | None = None
     ) -> None:
         """Count one learner update; its diagnostics, if any, make a train line with ``extra``."""
         self._state.updates += 1

@@ -128,6 +128,8 @@ class ProcessHandle:
     close at its end.
     """
 
+    place = ""
+
     def __init__(
         self, transport: ProcessTransport, process: Any, pipe: Connection, closes: bool
     ) -> None:

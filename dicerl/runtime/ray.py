@@ -33,6 +33,7 @@ from dicerl.runtime.setup import is_small, restore_weights
 
 COLLECT = 5.0  # seconds after which a call for messages returns without any
 CALLS = {"actor": 4, "learner": 32, "evaluator": 4}  # that a child answers at the same time
+CLOSING = 5.0  # seconds for a child that was asked to end; an actor speaks about twice a second
 LOOK_EVERY = 2.0  # seconds between two looks at the nodes
 REFUSAL = 30.0  # seconds for a learner to answer; one that is stopped would be waited for for ever
 SETTLED = 5.0  # seconds until Ray's books know of an actor that was ended
@@ -191,7 +192,7 @@ class RayTransport:
         if handle.node.id not in living:
             return Ended(f"was on node {where}, which has left the cluster", place_lost=True)
         reason = " ".join(str(error).split())
-        for module in ("dicerl", "ale_py", "gymnasium"):
+        for module in ("dicerl", "ale_py", "gymnasium", "lz4"):
             if f"No module named '{module}" in reason:
                 raise DicerlError(
                     f"node {where} has no package {module}: install the same dicerl there as here"
@@ -212,7 +213,10 @@ class RayTransport:
 
     def close(self) -> None:
         learners, self._learners = self._learners, []  # they end with the others
-        for handle in {*self._handles(), *learners}:
+        for handle in (children := {*self._handles(), *learners}):
+            if handle.role != "learner":  # a learner has nothing to close
+                handle.end()
+        for handle in children:
             handle.kill()
         ray_cluster.disconnect()
 
@@ -224,12 +228,14 @@ class RayHandle:
         self, transport: RayTransport, actor: Any, role: Role, number: int, node: Node
     ) -> None:
         self._transport, self.actor, self.role = transport, actor, role
-        self.number, self.node = number, node
+        self.number, self.node, self.place = number, node, node.address
         self.killed = False
         self.arrived = 0  # messages from it
         self._sent = 0
         self._on_the_way: dict[int, Any] = {}  # messages that it has not said it has
         self.again, self.resend = 0.0, False  # when to call it again; whether some may be lost
+        # the call by which it was asked to end, and when it is killed then
+        self._ending: tuple[Any, float] | None = None
 
     def send(self, message: Any) -> None:
         self._on_the_way[self._sent] = message
@@ -246,14 +252,20 @@ class RayHandle:
                 self.actor.deliver.remote(number, message)
 
     def end(self) -> None:
-        """Nothing yet: environments on a cluster end with their worker, not closed."""
+        if self._ending is None and not self.killed:
+            self._ending = self.actor.end.remote(CLOSING), time.monotonic() + CLOSING
+            self._transport.forget(self)
 
     def kill(self) -> None:
         if self.killed:
             return
         self.killed = True
+        if self._ending is not None:
+            call, until = self._ending
+            ray.wait([call], timeout=max(0.0, until - time.monotonic()))
         ray.kill(self.actor)
-        self._transport.forget(self)
+        if self._ending is None:
+            self._transport.forget(self)
 
 
 def _written(message: Any) -> Any:

@@ -77,8 +77,8 @@ class Over(NamedTuple):
 
 
 class Child:
-    """A role in a thread of a Ray worker. ``deliver`` and ``collect`` are the supervisor's calls;
-    ``receive``, ``refuse``, ``newer_than`` and ``meeting`` those to a learner.
+    """A role in a thread of a Ray worker. ``deliver``, ``collect`` and ``end`` are the supervisor's
+    calls; ``receive``, ``refuse``, ``newer_than`` and ``meeting`` those to a learner.
     """
 
     def __init__(
@@ -136,9 +136,10 @@ class Child:
             save=self._to_driver,
             join=self._join,
         )
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._run, args=(ROLES[role], channel, shared, args), daemon=True
-        ).start()
+        )
+        self._thread.start()
 
     def _run(
         self, role: Callable[..., None], channel: Any, shared: Shared, args: tuple[Any, ...]
@@ -147,6 +148,8 @@ class Child:
             run_role(role, channel, shared, *args)
         except LostReplica as error:
             self._mailbox.send(Over(f"lost the other learners ({error})"))
+        except (EOFError, BrokenPipeError):
+            return  # it was asked to end
         self._mailbox.send(Over())
 
     def _join(self) -> Replicas | None:
@@ -167,6 +170,11 @@ class Child:
 
     def collect(self, arrived: int, seconds: float) -> Collected:
         return self._mailbox.collect(arrived, seconds)
+
+    def end(self, seconds: float) -> None:
+        """Let the role end and close what it opened, which may take so many seconds."""
+        self._mailbox.close()
+        self._thread.join(seconds)
 
     def receive(self, parcel: Parcel) -> bool:
         return self._receiver.receive(parcel)

@@ -41,6 +41,7 @@ def connect(config: Config) -> None:
     call changes nothing.
     """
     try:
+        import lz4.block  # noqa: F401  what crosses the network is compressed (ray_wire.py)
         import ray
     except ImportError:
         raise ConfigError(

@@ -23,7 +23,7 @@ from dicerl.records import checkpoint
 from dicerl.records.state import RunState
 from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import Handle, RunContext, Transport
-from dicerl.runtime.children import ActorChild, Child, EvaluatorChild, LearnerChild
+from dicerl.runtime.children import ActorChild, Child, EvaluatorChild, LearnerChild, by_node
 from dicerl.runtime.messages import (
     Alive,
     Batch,
@@ -66,6 +66,7 @@ class Supervisor:
         self._feeding = True
         self._acted_at = time.monotonic()  # when there was an actor last
         self._checked_at = self._acted_at  # when silent children were last looked for
+        self._counted_at = self._acted_at  # when steps by machine were last reported
         self._folder: Path | None = None  # of the checkpoint being written
         # folder and state of the best evaluated parameters, while an evaluator writes them
         self._best: tuple[Path, RunState] | None = None
@@ -288,6 +289,7 @@ class Supervisor:
 
     def _stepped(self, actor: ActorChild, steps: int) -> None:
         self.coordinator.stepped(steps)
+        actor.steps += steps
         actor.stepped = actor.stepped or steps > 0
 
     def _replace(self, actor: ActorChild, reason: str, place_lost: bool) -> None:
@@ -360,12 +362,17 @@ class Supervisor:
                 actor.lent += slots
                 self._send(actor, Slots(slots))
 
-    def _actor_times(self) -> dict[str, float]:
-        """The mean of the actors' times, by field name."""
-        names = {name for actor in self.actors for name in actor.times}
-        count = len(self.actors)
-        means = {n: sum(a.times.get(n, 0.0) for a in self.actors) / count for n in sorted(names)}
-        return stage_fields("actor", means)
+    def _of_actors(self) -> dict[str, Any]:
+        """What a train line says of the actors: the mean of their times, and their nodes."""
+        acting = [actor for actor in self.actors if actor.handle is not None]
+        names = {name for actor in acting for name in actor.times}
+        means = {
+            name: sum(a.times.get(name, 0.0) for a in acting) / len(acting)
+            for name in sorted(names)
+        }
+        now, since = time.monotonic(), self._counted_at
+        self._counted_at = now
+        return stage_fields("actor", means) | by_node(self.actors, now - since)
 
     # --- learners
 
@@ -382,7 +389,7 @@ class Supervisor:
                         return  # the first one's word is for all
                     extra = None
                     if diagnostics is not None:
-                        extra = self.collector.numbers() | self._actor_times()
+                        extra = self.collector.numbers() | self._of_actors()
                     self.coordinator.trained(diagnostics, extra)
             case Skipped(update, loss, norm, batch):
                 self.coordinator.skipped(update, loss, norm, batch)
