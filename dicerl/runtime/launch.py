@@ -23,6 +23,7 @@ from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.base import OnBatch, RunContext, Runtime, Transport
 from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.keeper import kept
 from dicerl.runtime.machine import amount
 from dicerl.runtime.setup import Plan, build_model, load_network
 
@@ -72,9 +73,12 @@ def run_to_end(
     if state is not None and state.config_hash != config.hash():
         progress.say(f"note: {run.directory}/config.json was changed since its newest checkpoint")
     complete, received, diverged = False, list[int](), False
+    keeper = kept()
+    if keeper.reason:
+        coordinator.healed("restarted", reason=f"the supervisor {keeper.reason}")
     called("start", run, coordinator.frames)
     try:
-        with _stop_on_signals(progress, received) as stopped:
+        with _stop_on_signals(progress, received, keeper.heard) as stopped:
             context = RunContext(
                 config,
                 spec,
@@ -225,10 +229,12 @@ def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run:
 
 
 @contextlib.contextmanager
-def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
+def _stop_on_signals(
+    progress: Progress, received: list[int], acknowledge: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
     """Yield a callable that returns whether to stop. Ctrl-C, SIGTERM or a terminal that closes
     requests a clean stop with a checkpoint; a second Ctrl-C or SIGTERM stops at once. ``received``
-    gets their numbers.
+    gets their numbers; ``acknowledge`` is called for each.
 
     Signals only reach the main thread. A run in another one stops when the main thread has ended,
     as Ctrl-C ends it unless it is caught there.
@@ -242,6 +248,7 @@ def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
 
     def handle(number: int, frame: Any) -> None:
         received.append(number)
+        acknowledge()
         # a closing terminal may say so twice, itself and through the shell
         if len(received) > 1 and number != signal.SIGHUP:
             raise KeyboardInterrupt(number)
