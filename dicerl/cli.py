@@ -140,6 +140,7 @@ def _main(argv: list[str] | None) -> int:
     if unknown:
         hint = _option_for(unknown[0].split("=")[0], parser.commands[args.command])
         fail(f"unknown argument {unknown[0]}{hint} (see dicerl {args.command} --help)")
+    args.argv = sys.argv[1:] if argv is None else argv
     try:
         return COMMANDS[args.command].run(args)
     except DicerlError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,14 +28,24 @@ class CheckpointError(DicerlError):
     """A checkpoint is missing, damaged or could not be written."""
 
 
-class Diverged(DicerlError):
-    """Too many updates in a row, from update ``since`` on, had a loss or a gradient that is not
+class GoBack(DicerlError):
+    """A run cannot go on as it is: it must go back to its last checkpoint of at most ``until``
+    updates, after ``pause`` seconds.
+    """
+
+    def __init__(self, message: str, until: float = math.inf, pause: float = 0.0) -> None:
+        super().__init__(message)
+        self.until, self.pause = until, pause
+
+
+class Diverged(GoBack):
+    """Too many updates in a row, from update ``until`` on, had a loss or a gradient that is not
     finite.
     """
 
-    def __init__(self, message: str, since: int) -> None:
-        super().__init__(message)
-        self.since = since
+
+class LearnerLost(GoBack):
+    """A learner died, and the weights with it, or halfway through a change of them."""
 
 
 class EnvironmentFailed(DicerlError):

@@ -29,6 +29,15 @@ class Books:
     def room(self):
         return self.capacity - len(self.lent) - len(self.holds)
 
+    def balance(self):
+        """The collector's own books, in mid-run, against those that were kept here."""
+        found = self.collector.books()
+        assert (found.produced, found.due) == (self.made, self.made * self.reuse)
+        assert found.trained == len(self.order)
+        owed = sum(self.reuse - self.uses[sequence] for sequence in self.holds.values())
+        assert found.waiting == owed
+        assert found.missing == 0
+
     def receive(self, count):
         slots, self.lent = self.lent[:count], self.lent[count:]
         for slot in slots:

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from dicerl.runtime import children
-from dicerl.runtime.children import ActorChild, EvaluatorChild, LearnerChild, by_node
+from dicerl.runtime.children import ActorChild, EvaluatorChild, LearnerChild, Sent, by_node
+from dicerl.runtime.messages import Batch, Publish
 
 
 def test_an_actor_owes_a_sign_of_life_unless_it_waits_for_slots():
@@ -19,8 +20,8 @@ def test_an_actor_owes_a_sign_of_life_unless_it_waits_for_slots():
 def test_a_learner_owes_an_answer_to_every_batch_and_request():
     learner = LearnerChild()
     assert not learner.owes()
-    assert LearnerChild(batches=deque([[3, 4]])).owes()
-    assert LearnerChild(asked=1).owes()
+    assert LearnerChild(batches=deque([Sent(Batch([3, 4], False, 0))])).owes()
+    assert LearnerChild(asked=deque([Publish()])).owes()
 
 
 def test_an_evaluator_owes_a_result_while_it_evaluates():

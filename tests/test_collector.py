@@ -49,6 +49,43 @@ def test_slots_of_a_dead_actor_come_back_without_being_served():
     assert not collector.ready()
 
 
+def test_what_a_dead_actor_had_begun_is_lost_with_its_number():
+    collector = Collector(capacity=6, batch=2, reuse=1)
+    collector.give_back(collector.lend(1))  # it was ended
+    collector.give_back(collector.lend(2), dead=2)
+    collector.give_back(collector.lend(3), dead=0)
+    assert collector.books().lost == [3, 0, 2]
+    assert collector.numbers()["lost_sequences"] == 5
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_books_go_on_and_what_was_not_restored_is_dropped(restored):
+    before = Collector(capacity=8, batch=3, reuse=2)
+    before.receive(before.lend(5))
+    before.give_back(before.lend(1), dead=1)
+    batch = before.next_batch()
+    assert before.books().waiting == 10  # with those under way
+    before.taken(batch)
+    before.taken(before.next_batch())
+    before.drop(3)
+    saved = before.books()
+    assert (saved.produced, saved.trained, saved.dropped, saved.waiting) == (5, 3, 3, 4)
+
+    after = Collector(capacity=8, batch=3, reuse=2)
+    if restored:
+        after.restore([used for _, used in before.pending()])
+    after.go_on(saved)
+    found = after.books()
+    assert found.missing == 0
+    if restored:
+        assert found == saved
+    else:
+        assert (found.dropped, found.waiting, found.lost) == (3 + 4, 0, [0, 1])
+    after.receive(after.lend(2))
+    assert after.books().due == 14
+    assert after.books().missing == 0
+
+
 def test_only_lent_slots_are_received_or_given_back():
     collector = Collector(capacity=2, batch=1, reuse=1)
     with pytest.raises(KeyError):
@@ -116,6 +153,7 @@ def test_any_order_of_events_keeps_the_books(batch, spare, reuse, events):
     books = Books(batch + spare, batch, reuse)
     for name, count in events:
         getattr(books, name)(count)
+        books.balance()
     # Let everything that is under way come to its end.
     books.receive(len(books.lent))
     while books.collector.ready() or books.out:

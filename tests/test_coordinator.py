@@ -98,7 +98,7 @@ def test_too_many_skipped_in_a_row_are_too_many(make):
     assert len(lines(coordinator, "event")) < 2 + len(row)  # not one for each of a row
     with pytest.raises(Diverged, match=r"10 updates in a row .*\(update 39: loss nan") as caught:
         coordinator.skipped(30 + BAD_IN_A_ROW - 1, math.nan, math.nan, None)
-    assert caught.value.since == 30
+    assert caught.value.until == 30
 
 
 def test_frames_are_steps_times_the_action_repeat_and_end_the_run(make):

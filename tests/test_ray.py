@@ -25,7 +25,7 @@ import probe
 from dicerl.api import resume, train
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec
-from dicerl.errors import ConfigError, DicerlError, NoRoom
+from dicerl.errors import ConfigError, NoRoom
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from dicerl.records.vocabulary import NODE_FIELDS
@@ -382,12 +382,19 @@ def test_no_cpu_is_free(call, bare):
 # --- several learners -----------------------------------------------------------------------------
 
 
-def kill_the_second(learner, batch):
-    if learner.updates == 12 and not learner.replicas.first:
-        os.kill(os.getpid(), signal.SIGKILL)
+@dataclass
+class KillTheSecond:
+    """An ``on_batch`` that ends the second learner at some update, once."""
+
+    marker: Path
+
+    def __call__(self, learner, batch):
+        if learner.updates == 12 and not learner.replicas.first and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_learner_that_loses_another_ends_the_run_so_that_it_can_be_resumed(tmp_path):
+def test_a_run_that_loses_a_learner_goes_back_to_its_last_checkpoint_by_itself(tmp_path):
     config = preset("debug", **COMMON).replace(
         run_dir=str(tmp_path / "run"),
         **{
@@ -399,10 +406,17 @@ def test_a_learner_that_loses_another_ends_the_run_so_that_it_can_be_resumed(tmp
         },
     )
     make_env = probe.MakeTraced(tmp_path)
-    with pytest.raises(DicerlError, match=r"the learner .* continue from update \d+ with"):
-        train(config, make_env, quiet=True, on_batch=kill_the_second)
-    ended = resume(tmp_path / "run", make_env, quiet=True, changes={"runtime.kind": "serial"})
+    ended = train(config, make_env, quiet=True, on_batch=KillTheSecond(tmp_path / "marker"))
     assert ended.summary["complete"]
+    lines = read_lines(ended.directory / "metrics.jsonl")
+    (back,) = [line for line in lines if line.get("event") == "rolled_back"]
+    assert back["reason"].startswith("learner ")
+    assert 0 < back["updates"] <= 12
+    assert back["redone"] > 0
+    books = ended.summary["books"]
+    assert books["due"] == books["trained"] + books["dropped"] + books["waiting"]
+    assert books["trained"] == BATCH * ended.summary["updates"]
+    assert ended.summary["healed"] == 1
 
 
 # --- the documents --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import dicerl
 import probe
 from dicerl.agent.weights import Weights
 from dicerl.envs.toy import Catch
-from dicerl.errors import DicerlError, Diverged, NoRoom
+from dicerl.errors import DicerlError, Diverged, LearnerLost, NoRoom
 from dicerl.parts.collector import Collector
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
@@ -88,6 +88,8 @@ class Channel:
 class ThreadTransport:
     """``lose(role, message)`` says whether a child vanishes instead of sending this message."""
 
+    whole = False  # whether the weights outlive a learner
+
     def __init__(self, context, lose=lambda role, message: False):
         config, flat = context.config, context.model.flat
         store = Store(schema(config, context.spec), window_length(config), context.plan.capacity)
@@ -116,6 +118,9 @@ class ThreadTransport:
             handle.kill()
             message = Ended("vanished")
         yield handle, message
+
+    def weights_left(self):
+        return self.shared.weights.updates if self.whole else None
 
     def close(self):
         for handle in self.started:
@@ -248,7 +253,15 @@ def test_a_lost_actor_is_replaced_and_its_slots_come_back(tmp_path):
     books = seen[0].collector
     waiting, capacity = len(books), seen[0]._transport.shared.plan.capacity
     assert books.num_free + waiting == capacity  # none is missing
-    assert run.newest_checkpoint().state.incarnation >= 1
+    state = run.newest_checkpoint().state
+    assert state.incarnation >= 1
+    # the windows of the others that it had begun went with it
+    assert sum(state.books.lost) >= sum(map(len, lost))
+    assert [sum(e["lost"] for e in lines(run, event="actor_replaced", actor=i)) for i in (0, 1)][
+        : len(state.books.lost)
+    ] == state.books.lost
+    assert state.books.missing == 0
+    assert run.summary["healed"] == 3
 
 
 class Places(ThreadTransport):
@@ -322,9 +335,97 @@ def test_a_run_without_a_place_for_any_actor_ends(tmp_path, monkeypatch):
         )
 
 
-def test_a_lost_learner_ends_the_run_with_the_way_on(tmp_path):
-    with pytest.raises(DicerlError, match=r"the learner vanished; continue from .* dicerl resume"):
+def test_a_lost_learner_ends_the_run_with_the_way_on_where_it_may_not_be_replaced(tmp_path):
+    with pytest.raises(
+        DicerlError, match=r"because it vanished; continue from .* dicerl resume"
+    ) as error:
+        run_in_threads(
+            tmp_path, lambda role, message: role == "learner", **{"runtime.max_restarts": 0}
+        )
+    assert not isinstance(error.value, LearnerLost)
+
+
+def test_a_learner_that_is_lost_with_the_weights_takes_the_run_back(tmp_path):
+    with pytest.raises(LearnerLost, match="the learner vanished"):
         run_in_threads(tmp_path, lambda role, message: role == "learner")
+
+
+class Surviving(ThreadTransport):
+    """The weights outlive the learner."""
+
+    whole = True
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("kind", ["trained", "Saved", "Published"])
+def test_a_learner_that_died_outside_its_turn_is_replaced_and_goes_on(
+    tmp_path, monkeypatch, kind, shared
+):
+    """It dies before it says that a batch was trained, a checkpoint written, or weights published:
+    the next one does what is left, and no update is counted twice or not at all.
+    """
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Surviving)
+    real = setup.plan
+
+    def plan(config, spec):
+        return dataclasses.replace(real(config, spec), shared_cores=shared)
+
+    monkeypatch.setattr(probe, "plan", plan)
+    lost, seen = [], []
+
+    def lose(role, message):
+        if role != "learner" or lost:
+            return False
+        found = getattr(message, "trained", False) and seen[0].coordinator.updates > 3
+        if found if kind == "trained" else type(message).__name__ == kind:
+            lost.append(message)
+            return True
+        return False
+
+    run, complete, transport = run_in_threads(tmp_path, lose, seen, **{"log_every": 1})
+    assert complete
+    assert lost
+    (event,) = lines(run, event="learner_replaced")
+    assert (event["reason"], event["restarts"], event["learner"]) == ("vanished", 1, 0)
+    assert sum(h.role == "learner" for h in transport.started) == 2
+    assert run.summary["healed"] == 1
+    # none twice, none missing, and as many as the weights say
+    trained = [line["updates"] for line in lines(run, kind="train")]
+    assert trained == list(range(1, run.summary["updates"] + 1))
+    assert transport.shared.weights.updates == run.summary["updates"]
+    books = run.newest_checkpoint().state.books
+    assert books.missing == 0
+    batch = run.config.sequence.batch
+    assert books.trained == batch * run.summary["updates"]
+    assert books.dropped == event["dropped"] == 0
+
+
+def test_two_learners_that_die_at_once_take_the_run_back(tmp_path, monkeypatch):
+    """Nobody knows which of them made the updates of which nobody heard."""
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Surviving)
+
+    def lose(role, message):
+        return role == "learner" and getattr(message, "trained", False)
+
+    with pytest.raises(LearnerLost):
+        run_in_threads(tmp_path, lose, **{"runtime.num_learners": 2})
+
+
+def test_one_of_two_learners_is_replaced_once_the_other_has_said_what_it_did(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Surviving)
+    lost = []
+
+    def lose(role, message):
+        if role == "learner" and getattr(message, "trained", False) and len(lost) < 1:
+            lost.append(message)
+            return True
+        return False
+
+    run, complete, transport = run_in_threads(tmp_path, lose, **{"runtime.num_learners": 2})
+    assert complete
+    assert sum(h.role == "learner" for h in transport.started) == 3
+    assert transport.shared.weights.updates == run.summary["updates"]
+    assert run.newest_checkpoint().state.books.missing == 0
 
 
 def test_a_lost_evaluator_costs_one_evaluation(tmp_path):
@@ -367,9 +468,7 @@ def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, mo
     monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
     changes = {"runtime.stuck_seconds": 0.1 if role == "evaluator" else 0.2}
     if role == "learner":
-        with pytest.raises(
-            DicerlError, match=r"the learner did nothing for 1 s; continue from .* dicerl resume"
-        ):
+        with pytest.raises(LearnerLost, match="the learner did nothing for 1 s"):
             run_in_threads(tmp_path, **changes)
         return
     monkeypatch.setattr(children.ActorChild, "patience", lambda self, stuck: 60.0)
@@ -414,7 +513,7 @@ def test_the_last_push_is_not_waited_for_for_ever(tmp_path, monkeypatch):
             yield from ((h, m) for h, m in found if not isinstance(m, Published))
 
     monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
-    with pytest.raises(DicerlError, match=r"the learner did nothing for 1 s; continue"):
+    with pytest.raises(LearnerLost, match="the learner did nothing for 1 s"):
         run_in_threads(tmp_path, **{"frames": 400, "runtime.stuck_seconds": 0.2})
     saved = checkpoints_of(tmp_path / "run")
     assert read_state(saved[-1]).frames >= 400  # all that was trained

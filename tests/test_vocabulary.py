@@ -4,9 +4,11 @@ import math
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
@@ -18,6 +20,7 @@ from dicerl.errors import DicerlError
 from dicerl.records import vocabulary
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import software
+from dicerl.runtime.coordinator import BAD_IN_A_ROW
 
 # Together they take every branch that adds a field: a family with several numbers, one with
 # another number, auxiliary losses, drawn coefficients, a trained temperature, replay.
@@ -66,9 +69,33 @@ def spoil(learner, batch):
         batch["reward"][...] = math.nan
 
 
+def ruin(learner, batch):
+    """Have a run go back to its first checkpoint, from where its batches are good again."""
+    if learner.updates >= 20 and len(RUINED) < BAD_IN_A_ROW:
+        RUINED.append(learner.updates)
+        batch["reward"][...] = math.nan
+
+
+RUINED = []
+
+
+@dataclass
+class Fall:
+    """An ``on_batch`` that ends the learner once."""
+
+    marker: Path
+
+    def __call__(self, learner, batch):
+        if learner.updates == 2 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
-    """The lines of short serial runs of every variant, and of one that measures returns."""
+    """The lines of short serial runs of every variant, of one that measures returns, and of one
+    that goes back to a checkpoint.
+    """
     root = tmp_path_factory.mktemp("serial")
     lines = []
     changes = [(variant, {}) for variant in VARIANTS]
@@ -76,13 +103,15 @@ def serial(tmp_path_factory):
     for i, (variant, more) in enumerate(changes):
         run = dicerl.train(small(variant, root / str(i), **more), quiet=True, on_batch=spoil)
         lines += read_lines(run.directory / "metrics.jsonl")
-    return lines
+    config = small("dice", root / "back", **{"checkpoint.every": 100, "frames": 500})
+    run = dicerl.train(config, quiet=True, on_batch=ruin)
+    return lines + read_lines(run.directory / "metrics.jsonl")
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
-    """The lines of a process run whose actor crashes: children take seconds to start, so there is
-    one, without an evaluator, and it ends with the crash.
+    """The lines of a process run whose learner is killed, and whose actor crashes twice: children
+    take seconds to start, so there is one, without an evaluator, and it ends with that.
     """
     directory = tmp_path_factory.mktemp("process") / "run"
     config = small(
@@ -93,11 +122,13 @@ def process(tmp_path_factory):
             "evaluation.every": 0,
             "runtime.kind": "process",
             "runtime.num_actors": 1,
-            "runtime.max_restarts": 0,
+            "runtime.max_restarts": 1,
+            "checkpoint.every": 100,
         },
     )
+    fall = Fall(directory.with_name("marker"))
     with pytest.raises(DicerlError, match="as an actor that crashes"):
-        dicerl.train(config, make_env=Fatal, quiet=True)
+        dicerl.train(config, make_env=Fatal, quiet=True, on_batch=fall)
     return read_lines(directory / "metrics.jsonl")
 
 

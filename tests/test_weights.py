@@ -4,7 +4,9 @@ state in a checkpoint.
 
 import copy
 import math
+import os
 import pickle
+import signal
 import time
 
 import numpy as np
@@ -148,6 +150,24 @@ def add_one_often(lock, both, total, times):
             value = int(total[0])
             time.sleep(1e-4)
             total[0] = value + 1
+
+
+def die_with(lock):
+    with lock:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_lock_that_a_process_died_with_is_known():
+    lock = PipeLock()
+    assert lock.intact(0.0)
+    with lock:
+        assert not lock.intact(0.01)
+    assert lock.intact(0.0)
+    process = torch.multiprocessing.get_context("spawn").Process(target=die_with, args=(lock,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not lock.intact(0.01)
 
 
 def test_only_one_process_holds_the_lock():

@@ -96,6 +96,10 @@ class PipeLock:
     def __enter__(self) -> None:
         os.read(self._get.fileno(), 1)
 
+    def intact(self, seconds: float) -> bool:
+        """Whether no process died with the lock: it is free, or will be within ``seconds``."""
+        return self._get.poll(seconds)
+
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dicerl.commands.train import add_output, add_trust, finish
+from dicerl.commands.train import KEEP_GOING, add_output, add_trust, finish, keep_going
 from dicerl.config.options import add_fields, given_fields
 from dicerl.config.resuming import why_fixed
 
@@ -34,7 +34,14 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train on from the newest intact checkpoint; return the exit code as ``train`` does."""
+    given = given_fields(args, hidden=())
+    if args.keep_going:
+        from dicerl.config.resuming import changed
+        from dicerl.records.run import Run
+
+        config, _ = changed(Run.open(args.run).config, given)
+        same = [word for word in args.argv if word != KEEP_GOING]
+        return keep_going(args, config.runtime, lambda: same, [])
     from dicerl.api import resume
 
-    given = given_fields(args, hidden=())
     return finish(resume(args.run, quiet=args.quiet, changes=given, trust=args.trust), args)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dicerl.config import Config, as_text
+from dicerl.config import Config, RuntimeConfig, as_text
 from dicerl.config.options import add_config, config_of, show_defaults
 from dicerl.config.presets import differences, preset, split
-from dicerl.errors import DicerlError
+from dicerl.errors import DicerlError, printable
 
 if TYPE_CHECKING:
     from dicerl.records.run import Run
+
+
+KEEP_GOING = "--keep-going"
 
 
 def add_parser(commands: Any) -> None:
@@ -33,6 +40,7 @@ def add_parser(commands: Any) -> None:
             " MinAtar/Breakout-v1 --variant baseline --seed 1\n  dicerl train my_module:MyEnv-v0"
             " --preset classic --frames 500000 --optimizer.learning-rate 1e-3\n"
             "  dicerl train pong --preset paper --dry-run"
+            "\n  dicerl train pong --keep-going"
         ),
     )
     parser.add_argument(
@@ -83,6 +91,14 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print a summary of the run as JSON at its end"
     )
     parser.add_argument("--quiet", action="store_true", help="show nothing while it trains")
+    parser.add_argument(
+        KEEP_GOING,
+        action="store_true",
+        help=(
+            "if the command itself is killed or crashes, start it again from its last checkpoint"
+            " (as often as runtime.max_restarts allows)"
+        ),
+    )
 
 
 def add_trust(parser: argparse.ArgumentParser, whose: str) -> None:
@@ -101,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(args, preset_for)  # mistakes are reported before torch is imported
     if args.dry_run:
         return _dry_run(config, args)
+    if args.keep_going:
+        return _train_and_keep_going(config, args)
     from dicerl.api import train
 
     return finish(train(config, quiet=args.quiet), args)
@@ -130,6 +148,49 @@ def _dry_run(config: Config, args: argparse.Namespace) -> int:
         option = f"--{name.replace('_', '-')} {shlex.quote(as_text(its))}"
         print(f"    {option}  (instead of {as_text(usual) or 'none'})")
     return 0
+
+
+def _train_and_keep_going(config: Config, args: argparse.Namespace) -> int:
+    """Train in a process that is started again, as a resume, if it dies; return its exit code."""
+    from dicerl.envs.trust import module_of, names_in
+    from dicerl.records.run import fresh_directory
+
+    made = [] if config.run_dir else [fresh_directory(config)]
+    directory = Path(config.run_dir or made[0])
+    named = (*names_in(config.env), config.network.torso)
+    consent = ["--trust"] if any(map(module_of, named)) else []  # they were named here
+    shown = ["--json"] * args.json + ["--quiet"] * args.quiet
+
+    def again() -> list[str] | None:
+        if not (directory / "config.json").exists():
+            return None  # it died before there was a run
+        return ["resume", str(directory), *consent, *shown]
+
+    try:
+        return keep_going(args, config.runtime, again, [f"--run-dir={path}" for path in made])
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):  # unless nothing was written there
+                path.rmdir()
+
+
+def keep_going(
+    args: argparse.Namespace,
+    limits: RuntimeConfig,
+    again: Callable[[], list[str] | None],
+    more: list[str],
+) -> int:
+    """Run this command, with ``more`` arguments, in a process that is started ``again`` if it dies;
+    return its exit code.
+    """
+    from dicerl.runtime.keeper import Keeper
+
+    def say(line: str) -> None:
+        if not args.quiet:
+            print(printable(line), file=sys.stderr, flush=True)
+
+    first = [word for word in args.argv if word != KEEP_GOING] + more
+    return Keeper(limits, say).run(first, again)
 
 
 def finish(run: Run, args: argparse.Namespace) -> int:

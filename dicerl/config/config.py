@@ -37,6 +37,7 @@ ADDED = (
     ("collector", "replay_memory"),
     ("optimizer", "decay"),
     ("runtime", "precision"),
+    ("runtime", "restart_window"),
     ("checkpoint", "exact"),
     ("ray", "address"),
     ("ray", "cpus_per_actor"),
@@ -366,7 +367,13 @@ class RuntimeConfig:
         120.0, "an actor that reports nothing for this long is replaced", range=(0.1, 1e6)
     )
     max_restarts: int = row(
-        10, "replacements of one actor before the run ends with the reason", range=(0, 1e6)
+        10,
+        "how often a part that died (an actor, a learner, the evaluator; with --keep-going the"
+        " supervisor) is replaced within restart_window, before the run ends with the reason",
+        range=(0, 1e6),
+    )
+    restart_window: float = row(
+        300.0, "seconds: what died longer ago does not count for max_restarts", range=(1, 1e9)
     )
 
 

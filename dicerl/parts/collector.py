@@ -18,6 +18,7 @@ from collections import Counter, deque
 import numpy as np
 
 from dicerl.config import Config, seeding
+from dicerl.records.books import Books
 
 
 class Collector:
@@ -56,13 +57,15 @@ class Collector:
         self.served_again = 0  # uses of kept sequences
         self._free = deque(range(capacity))
         self._lent: set[int] = set()
-        self._under_way = 0  # new sequences in batches that are not copied yet
+        self._under_way: set[int] = set()  # new sequences in batches that are not copied yet
         # every slot at most once, so a batch never holds a sequence twice
         self._queue: deque[int] = deque()
         self._uses = [0] * capacity
         self.received = 0  # sequences
-        self.lost = 0  # lent slots that were given back: their actors died
+        self.due = 0  # uses of those
+        self.lost: Counter[int] = Counter()  # lent slots that came back unwritten, by dead actor
         self.served = 0  # uses of sequences
+        self.dropped = 0  # of those: never trained
         self.retired = 0  # sequences after their last use as new ones
 
     def __len__(self) -> int:
@@ -75,7 +78,7 @@ class Collector:
     @property
     def room(self) -> int:
         """The number of slots that can be lent."""
-        new = len(self._lent) + len(self._queue) + self._under_way
+        new = len(self._lent) + len(self._queue) + len(self._under_way)
         return min(len(self._free), self._most_new - new)
 
     def lend(self, count: int) -> list[int]:
@@ -94,10 +97,12 @@ class Collector:
             self._uses[slot] = 0
             self._queue.append(slot)
         self.received += len(slots)
+        self.due += len(slots) * self.reuse
 
-    def give_back(self, slots: list[int]) -> None:
-        """Free lent slots that were not written (their actor died)."""
-        self.lost += len(slots)
+    def give_back(self, slots: list[int], dead: int | None = None) -> None:
+        """Free lent slots that were not written: their actor was ended, or is ``dead``."""
+        if dead is not None:
+            self.lost[dead] += len(slots)
         for slot in slots:
             self._lent.remove(slot)
             self._free.append(slot)
@@ -120,7 +125,7 @@ class Collector:
         """
         older = self._older()
         slots = [self._queue.popleft() for _ in range(self.batch_size - older)]
-        self._under_way += len(slots)
+        self._under_way.update(slots)
         if older:
             drawn = [self._kept[i] for i in self.rng.choice(len(self._kept), older, replace=False)]
             self._out.update(drawn)
@@ -136,7 +141,7 @@ class Collector:
                 self._out[slot] -= 1
                 self.served_again += 1
                 continue
-            self._under_way -= 1
+            self._under_way.remove(slot)
             self.served += 1
             self._uses[slot] += 1
             if self._uses[slot] == self.reuse:
@@ -151,14 +156,44 @@ class Collector:
                 self._kept.remove(slot)
                 self._free.append(slot)
 
+    def drop(self, uses: int) -> None:
+        """Record that these uses, of a batch that was ``taken``, went with a learner."""
+        self.dropped += uses
+
+    def books(self) -> Books:
+        """Where every sequence went. What waits is counted slot by slot, apart from the rest."""
+        waiting = sum(self.reuse - self._uses[slot] for slot in (*self._queue, *self._under_way))
+        return Books(
+            self.received,
+            self.due,
+            self.served - self.dropped,
+            self.served_again,
+            self.dropped,
+            waiting,
+            [self.lost[actor] for actor in range(max(self.lost, default=-1) + 1)],
+        )
+
+    def go_on(self, books: Books) -> None:
+        """Continue the books of a checkpoint. What waited then and was not restored is dropped."""
+        here = self.books().waiting
+        self.received, self.due, self.served_again = books.produced, books.due, books.replayed
+        self.dropped = books.dropped + books.waiting - here
+        self.served = books.trained + self.dropped
+        self.lost = Counter(dict(enumerate(books.lost)))
+
     def numbers(self) -> dict[str, float]:
-        """For the metrics: uses so far per sequence received, sequences queued, and replay's
-        numbers.
+        """For the metrics: uses so far per sequence received, sequences queued, the books, and
+        replay's numbers.
         """
+        books = self.books()
         numbers = {
-            "reuse_served": self.served / max(1, self.received),
+            "reuse_served": books.trained / max(1, books.produced),
             "queued_sequences": float(len(self._queue)),
-            "lost_sequences": float(self.lost),
+            "produced_sequences": float(books.produced),
+            "trained_uses": float(books.trained),
+            "waiting_uses": float(books.waiting),
+            "dropped_uses": float(books.dropped),
+            "lost_sequences": float(sum(books.lost)),
         }
         if self.replayed:
             numbers |= {

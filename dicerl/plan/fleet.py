@@ -152,6 +152,9 @@ class SimulatedTransport:
     def room(self) -> int:
         return 0
 
+    def weights_left(self) -> int | None:
+        return None  # no child dies
+
     def close(self) -> None:
         pass
 

@@ -66,11 +66,14 @@ def begin(run_dir: Path, place: str = "checkpoints") -> Path:
     attempts.
     """
     root = run_dir / place
-    root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob("tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
     folder = root / f"tmp-{os.getpid()}"
-    folder.mkdir()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for leftover in root.glob("tmp-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        folder.mkdir()
+    except OSError as error:
+        raise failed(run_dir, None, error) from error
     return folder
 
 

@@ -41,7 +41,7 @@ class Run:
             except OSError as error:
                 raise DicerlError(f"run_dir {directory} cannot be made: {error.strerror}") from None
         else:
-            directory = _fresh_directory(config)
+            directory = fresh_directory(config)
         run = cls(directory, config)
         run.lock()
         run.write_config()
@@ -168,7 +168,7 @@ def software() -> dict[str, str]:
         return {"version": __version__}
 
 
-def _fresh_directory(config: Config) -> Path:
+def fresh_directory(config: Config) -> Path:
     """Make runs/<env>-<variant>-<seed>, with -2, -3, ... if that is taken; mkdir decides, so two
     runs never share one.
     """

@@ -11,6 +11,7 @@ from typing import Any
 
 from dicerl.config import Config
 from dicerl.errors import CheckpointError, shortened
+from dicerl.records.books import Books
 
 FORMAT = 2  # 2: a vote for each number of the behaviour family
 LARGEST = 2**62  # of a count: what int64 holds, with room to add to it
@@ -41,6 +42,7 @@ class RunState:
     frames: int = 0  # agent steps times action repeat
     updates: int = 0
     skipped: int = 0  # of those: changed nothing, since a loss or a gradient was not finite
+    healed: int = 0  # parts that were replaced, and returns to a checkpoint
     episodes: int = 0
     steps_trained: int = 0  # valid ones, counted once per use; the schedules follow this
     elapsed: float = 0.0  # seconds
@@ -55,6 +57,7 @@ class RunState:
     metrics_offset: int = 0  # bytes of metrics.jsonl that belong to this checkpoint
     config_hash: str = ""
     precision: str = "float32"  # of the torso (runtime.precision)
+    books: Books | None = None  # None: from before there were any
     serial: SerialState | None = None  # None: from another runtime, which saves no sequences
     format: int = FORMAT
 
@@ -75,7 +78,8 @@ class RunState:
         if data.get("format") != FORMAT:
             raise CheckpointError(f"format {data.get('format')!r}; this version reads {FORMAT}")
         # what checkpoints from before there was such a field lack
-        values = {"serial": None, "precision": "float32", "skipped": 0, **data}
+        added = {"serial": None, "books": None, "precision": "float32", "skipped": 0, "healed": 0}
+        values = {**added, **data}
         if isinstance(values["serial"], dict):
             values["serial"] = {"spikes": [], **values["serial"]}
         state: RunState = _build(cls, values)

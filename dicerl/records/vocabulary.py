@@ -259,6 +259,10 @@ TRAIN = Kind(
         Field("valid_fraction", "share of steps", "Steps of the batch other than reset steps"),
         Field("queued_sequences", "sequences", "In the collector, waiting for the learner"),
         Field("reuse_served", "uses", "Uses so far for each sequence received"),
+        Field("produced_sequences", "sequences", "Written by actors so far"),
+        Field("trained_uses", "uses", "Uses of those in batches so far, without replayed ones"),
+        Field("waiting_uses", "uses", "Uses still due to those in the collector or under way"),
+        Field("dropped_uses", "uses", "Lost with a learner, or by going back to a checkpoint"),
         Field("lost_sequences", "sequences", "Begun by actors that died before they were complete"),
         Field("kept_sequences", "sequences", "Kept for replay, where it is on"),
         Field("replayed_fraction", "share of sequences", "Of those trained so far: from replay"),
@@ -310,8 +314,9 @@ EVENT = Kind(
         Field(
             "event",
             "",
-            "start, resume, checkpoint_damaged, actor_crashed, actor_replaced, actor_added,"
-            " learner_crashed, evaluator_died, update_skipped, rolled_back or failed",
+            "start, resume, restarted, checkpoint, checkpoint_damaged, actor_crashed,"
+            " actor_replaced, actor_added, learner_crashed, learner_replaced, evaluator_died,"
+            " update_skipped, rolled_back or failed",
         ),
         Field("version", "", "start, resume: version of dicerl"),
         Field("commit", "", "start, resume: its git commit, where it has one"),
@@ -320,7 +325,18 @@ EVENT = Kind(
         Field("reason", "", "Why, in words"),
         Field("traceback", "", "Of a crash"),
         Field("actor", "", "Number of the actor"),
-        Field("restarts", "", "How often that actor was replaced so far"),
+        Field("learner", "", "learner_replaced: its number, from 0"),
+        Field("restarts", "", "How often that part died within `runtime.restart_window`"),
+        Field("lost", "sequences", "actor_replaced: begun by that actor, and lost with it"),
+        Field("dropped", "uses", "learner_replaced: of sequences that only that learner had"),
+        Field("redone", "steps", "rolled_back: agent steps since that checkpoint, done again"),
+        Field(
+            "books",
+            "",
+            "checkpoint: where every sequence went so far. `produced` sequences have `due` uses;"
+            " each of these is `trained`, `dropped`, or `waiting` (in flight): the sum holds."
+            " `lost`: sequences begun and lost, by actor; `replayed`: uses beside those",
+        ),
         Field("batch", "", "update_skipped: file with the batch, for the first few"),
     ),
 )

@@ -308,7 +308,7 @@ def describe(run: RunData, shown: dict[str, str]) -> dict[str, Any]:
     events = [
         f"{e.get('event')}{': ' + str(e['reason']) if e.get('reason') else ''}"
         for e in run.events
-        if e.get("event") not in (None, "start")
+        if e.get("event") not in (None, "start", "checkpoint")
     ]
     return {
         **listed(run),

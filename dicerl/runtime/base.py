@@ -11,7 +11,7 @@ There are two runtimes, one of them over two transports:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dicerl.agent.actor_critic import ActorCritic
@@ -19,6 +19,7 @@ from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
 from dicerl.records.checkpoint import Checkpoint
 from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.restarts import Restarts
 from dicerl.runtime.setup import Plan
 
 OnBatch = Callable[..., None]  # (learner, batch)
@@ -38,10 +39,19 @@ class RunContext:
     start: Checkpoint | None = None  # the checkpoint to continue from
     stop: Callable[[], bool] = lambda: False  # whether a stop was requested
     on_batch: OnBatch | None = None  # called with every batch before it is trained
+    vote: dict[str, Any] | None = None  # of another run, that a new one starts from
+    # the lowest of this life's actors: those below have used up their random streams
+    incarnation: int = 0
+    restarts: Restarts = field(default_factory=Restarts)  # over all lives of the run
 
 
 class Runtime(Protocol):
     """Trains a run with actors, learners and an evaluator."""
+
+    @property
+    def incarnation(self) -> int:
+        """The highest of any actor so far."""
+        ...
 
     def run(self) -> bool:
         """Train to the end of the run or until stopped; return whether the run is complete."""
@@ -90,6 +100,12 @@ class Transport(Protocol):
     def receive(self, seconds: float) -> Iterator[tuple[Handle, Any]]:
         """Wait at most ``seconds`` for messages; yield them with their children. The messages of
         one child come in order, and ``Ended`` is its last.
+        """
+        ...
+
+    def weights_left(self) -> int | None:
+        """After a learner died: the number of updates in the weights, if those outlived it and it
+        was not in the middle of changing them; else None. Takes a few seconds at most.
         """
         ...
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dicerl.runtime.base import Handle, Role
+from dicerl.runtime.messages import Batch
 
 PATIENCE = 5.0  # times runtime.stuck_seconds, for learners and the evaluator: updates take a while
 STARTING_SECONDS = 120.0  # at least, for a child that still imports or builds its environments
@@ -20,6 +21,11 @@ class Child:
     handle: Handle | None = None
     last_seen: float = 0.0  # when it last sent a message, or stopped owing one
     last_words: str = ""  # why it crashed
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"the {self.role}"
 
     def args(self) -> tuple[Any, ...]:
         """The arguments that its role is started with."""
@@ -45,13 +51,16 @@ class ActorChild(Child):
     first_env: int = 0
     num_envs: int = 0
     incarnation: int = 0  # the present one
-    restarts: int = 0
     stepped: bool = False  # in its present incarnation
     steps: int = 0  # agent steps since by_node last looked
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
     waits_since: float = 0.0
     times: dict[str, float] = field(default_factory=dict)  # where its time went lately
+
+    @property
+    def name(self) -> str:
+        return f"actor {self.number}"
 
     def args(self) -> tuple[Any, ...]:
         return self.number, self.incarnation, self.first_env, self.num_envs
@@ -89,12 +98,25 @@ def by_node(actors: list[ActorChild], seconds: float) -> dict[str, list[Any]]:
 
 
 @dataclass
+class Sent:
+    """A batch that a learner has not trained yet."""
+
+    batch: Batch
+    uses: int | None = None  # of new sequences, once their slots were given up: it is only there
+
+
+@dataclass
 class LearnerChild(Child):
-    """A learner."""
+    """A learner, over all its lives; ``number`` where there are several."""
 
     role = "learner"
-    batches: deque[list[int]] = field(default_factory=deque)  # slots of those not trained yet
-    asked: int = 0  # other requests it has not answered yet
+    number: int | None = None
+    batches: deque[Sent] = field(default_factory=deque)
+    asked: deque[Any] = field(default_factory=deque)  # other requests it has not answered yet
+
+    @property
+    def name(self) -> str:
+        return "the learner" if self.number is None else f"learner {self.number}"
 
     @property
     def ahead(self) -> int:
@@ -102,7 +124,7 @@ class LearnerChild(Child):
         return len(self.batches)
 
     def owes(self) -> bool:
-        return self.ahead + self.asked > 0
+        return self.ahead + len(self.asked) > 0
 
 
 @dataclass

@@ -22,6 +22,7 @@ from dicerl.parts.actor import Episode
 from dicerl.parts.evaluator import summary_line
 from dicerl.parts.sequence import Arrays
 from dicerl.records import checkpoint
+from dicerl.records.books import Books
 from dicerl.records.callbacks import Callbacks
 from dicerl.records.metrics import Metrics, has_line
 from dicerl.records.progress import Progress
@@ -111,6 +112,19 @@ class Coordinator:
         """Write an event line to the metrics."""
         self.metrics.write("event", self.counters(), {"event": name, **values})
 
+    def healed(self, name: str, **values: Any) -> None:
+        """Count something that was mended, and write its event."""
+        self._state.healed += 1
+        self.event(name, **values)
+
+    def went_back(self, before: Coordinator, reason: str, **values: Any) -> None:
+        """Record that the run went back to this state from the one ``before``. What does not go
+        back: the numbers of skipped updates and of what was healed.
+        """
+        self._state.skipped, self._state.healed = before._state.skipped, before._state.healed
+        redone = before.agent_steps - self.agent_steps
+        self.healed("rolled_back", reason=reason, redone=redone, **values)
+
     # --- what actors did
 
     def stepped(self, count: int) -> None:
@@ -178,7 +192,8 @@ class Coordinator:
         if recent is not None:
             self._latest["recent_return"] = recent
         line = self.metrics.write("train", self.counters(), {**self._latest, **self._tiles()})
-        self.callbacks("train", line)
+        if diagnostics:  # else they went with a learner
+            self.callbacks("train", line)
 
     def skipped(self, update: int, loss: float, norm: float, batch: Arrays | None) -> None:
         """Count an update that changed nothing, since its loss or its gradient is not finite, and
@@ -332,11 +347,16 @@ class Coordinator:
         self._state.saved_at = self.frames
 
     def synced_state(
-        self, steps_trained: int, incarnation: int, serial: SerialState | None = None
+        self,
+        steps_trained: int,
+        incarnation: int,
+        serial: SerialState | None = None,
+        books: Books | None = None,
     ) -> RunState:
         """Sync the metrics to disk; return the state of the run for a checkpoint that includes
         them. The arguments are what only the runtime knows.
         """
+        self._state.books = books or self._state.books
         return dataclasses.replace(
             self._state,
             frames=self.frames,
@@ -384,5 +404,7 @@ class Coordinator:
             "recent_return": self._recent_return(),
             **self._favoured(),
             "evaluation": self._last_evaluation,
+            "healed": self._state.healed,
+            "books": self._state.books and self._state.books.to_dict(),
         }
         self.metrics.close()

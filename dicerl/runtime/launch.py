@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +16,7 @@ from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
 from dicerl.envs.trust import is_trusted, module_of, names_in
-from dicerl.errors import CheckpointError, DicerlError, Diverged
+from dicerl.errors import CheckpointError, DicerlError, Diverged, GoBack
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, Callbacks
 from dicerl.records.checkpoint import Checkpoint
@@ -22,6 +24,7 @@ from dicerl.records.progress import Progress
 from dicerl.records.run import Run
 from dicerl.runtime.base import OnBatch, RunContext, Runtime, Transport
 from dicerl.runtime.coordinator import Coordinator
+from dicerl.runtime.keeper import kept
 from dicerl.runtime.machine import SIGHUP, STOPPING, amount
 from dicerl.runtime.setup import Plan, build_model, load_network
 
@@ -70,10 +73,13 @@ def run_to_end(
         return run
     if state is not None and state.config_hash != config.hash():
         progress.say(f"note: {run.directory}/config.json was changed since its newest checkpoint")
-    complete, received = False, list[int]()
+    complete, received, diverged = False, list[int](), False
+    keeper = kept()
+    if keeper.reason:
+        coordinator.healed("restarted", reason=f"the supervisor {keeper.reason}")
     called("start", run, coordinator.frames)
     try:
-        with _stop_on_signals(progress, received) as stopped:
+        with _stop_on_signals(progress, received, keeper.heard) as stopped:
             context = RunContext(
                 config,
                 spec,
@@ -84,15 +90,36 @@ def run_to_end(
                 start=start,
                 stop=lambda: stopped() or stop_when() or called.stop,
                 on_batch=on_batch,
+                vote=vote,
             )
-            try:
-                complete = _live(context)
-            except Diverged as error:
-                context = _rolled_back(context, error)
+            while True:
+                runtime = make_runtime(context)
+                try:
+                    complete = runtime.run()
+                    break
+                except GoBack as error:
+                    if diverged and isinstance(error, Diverged):
+                        raise DicerlError(
+                            f"{error}, after going back to a checkpoint, too; try a smaller"
+                            f" optimizer.learning_rate, then: dicerl resume {run.directory}"
+                        ) from error
+                    diverged = diverged or isinstance(error, Diverged)
+                    loss, incarnation = error, runtime.incarnation + 1
+                finally:
+                    runtime.close()
+                # or its memory would still be there when the next one takes as much
+                del runtime
+                loss.__traceback__ = None
+                gc.collect()
+                if _stopped_within(loss.pause, context.stop):
+                    progress.say(f"{loss}; the run ends at its last checkpoint")
+                    break
+                context = _gone_back(context, loss, incarnation)
                 coordinator = context.coordinator
-                complete = _live_again(context)
+            coordinator.show(force=True)
     except DicerlError as error:
-        with contextlib.suppress(DicerlError):  # the metrics themselves may have failed
+        # the metrics themselves may have failed, or be closed
+        with contextlib.suppress(DicerlError, ValueError):
             coordinator.event("failed", reason=str(error))
         raise
     finally:
@@ -117,57 +144,50 @@ def run_to_end(
     return run
 
 
-def _live(context: RunContext) -> bool:
-    """Train until the end or a stop; return whether the run is complete."""
-    runtime = make_runtime(context)
-    try:
-        complete = runtime.run()
-        context.coordinator.show(force=True)
-        return complete
-    finally:
-        runtime.close()
+def _stopped_within(seconds: float, stop: Callable[[], bool]) -> bool:
+    """Wait, unless a stop is requested; return whether one is."""
+    end = time.monotonic() + seconds
+    while not stop():
+        left = end - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, 0.1))
+    return True
 
 
-def _rolled_back(context: RunContext, error: Diverged) -> RunContext:
-    """The run as it was at its last checkpoint before the bad updates, but with new random streams
-    and without the sequences of then: the same again would end the same.
+def _gone_back(context: RunContext, error: GoBack, incarnation: int) -> RunContext:
+    """The run as it was at its last checkpoint that is good, but with new random streams and
+    without the sequences of then: the same again might end the same. A run that lost its learner
+    before the first checkpoint goes back to its beginning.
     """
     before, run = context.coordinator, context.coordinator.run
-    try:
-        found = checkpoint.newest(run.directory, until=error.since)
-    except CheckpointError:
-        raise DicerlError(
-            f"{error}; there is no checkpoint from before; try a smaller optimizer.learning_rate"
-        ) from error
+    start, model = None, context.model
+    if isinstance(error, Diverged) or context.start or checkpoint.checkpoints_of(run.directory):
+        try:
+            found = checkpoint.newest(run.directory, before.progress.say, error.until)
+        except CheckpointError:
+            advice = "; try a smaller optimizer.learning_rate" * isinstance(error, Diverged)
+            raise DicerlError(f"{error}; there is no checkpoint from before{advice}") from error
+        checkpoint.set_aside_after(found.path)
+        start = Checkpoint(found.path, replace(found.state, serial=None))
+        model = build_model(context.config, context.spec)
+        load_network(model.network, found.path)
     before.close()
-    checkpoint.set_aside_after(found.path)
-    state = replace(found.state, serial=None, skipped=before.updates_skipped)
     coordinator = Coordinator(
         context.config,
         context.spec,
         context.plan,
         run,
         before.progress,
-        state,
-        callbacks=before.callbacks,
+        None if start is None else start.state,
+        context.vote,
+        before.callbacks,
     )
-    coordinator.event("rolled_back", reason=str(error))
-    coordinator.progress.say(f"{error}; going back to update {state.updates:,}")
-    model = build_model(context.config, context.spec)
-    load_network(model.network, found.path)
-    start = Checkpoint(found.path, state)
-    return replace(context, model=model, coordinator=coordinator, start=start)
-
-
-def _live_again(context: RunContext) -> bool:
-    """The same after going back, which is done once."""
-    try:
-        return _live(context)
-    except Diverged as error:
-        raise DicerlError(
-            f"{error}, after going back to a checkpoint, too; try a smaller"
-            f" optimizer.learning_rate, then: dicerl resume {context.coordinator.run.directory}"
-        ) from error
+    coordinator.went_back(before, str(error))
+    coordinator.progress.say(f"{error}; going back to update {coordinator.updates:,}")
+    return replace(
+        context, model=model, coordinator=coordinator, start=start, incarnation=incarnation
+    )
 
 
 def make_runtime(context: RunContext) -> Runtime:
@@ -212,10 +232,12 @@ def describe(config: Config, spec: EnvSpec, plan: Plan, model: ActorCritic, run:
 
 
 @contextlib.contextmanager
-def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
+def _stop_on_signals(
+    progress: Progress, received: list[int], acknowledge: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
     """Yield a callable that returns whether to stop. Ctrl-C, SIGTERM or a terminal that closes
     requests a clean stop with a checkpoint; a second Ctrl-C or SIGTERM stops at once. ``received``
-    gets their numbers.
+    gets their numbers; ``acknowledge`` is called for each.
 
     Signals only reach the main thread. A run in another one stops when the main thread has ended,
     as Ctrl-C ends it unless it is caught there.
@@ -229,6 +251,7 @@ def _stop_on_signals(progress: Progress, received: list[int]) -> Iterator[Any]:
 
     def handle(number: int, frame: Any) -> None:
         received.append(number)
+        acknowledge()
         # a closing terminal may say so twice, itself and through the shell
         if len(received) > 1 and number != SIGHUP:
             raise KeyboardInterrupt(number)

@@ -23,7 +23,7 @@ import cloudpickle
 import torch.multiprocessing as mp
 
 from dicerl.agent import own_torso
-from dicerl.agent.weights import Weights
+from dicerl.agent.weights import PipeLock, Weights
 from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
@@ -34,6 +34,7 @@ from dicerl.runtime.roles import ROLES, Shared, pickled, run_role
 from dicerl.runtime.setup import restore_weights
 
 CLOSING = 5.0  # seconds for a child that was asked to end; an actor speaks about twice a second
+TURN = 2.0  # seconds for a learner to apply its gradient: milliseconds, but its core may be busy
 # by children: terminals and service managers signal the whole group; the supervisor ends them
 IGNORED = set(STOPPING)
 SAFE_PATH = "PYTHONSAFEPATH"  # of Python: it takes any value
@@ -107,6 +108,15 @@ class ProcessTransport:
                 how = handle.how_it_ended()
                 handle.kill()
                 yield handle, Ended(how)
+
+    def weights_left(self) -> int | None:
+        """A learner changes the weights only while it holds their lock: one that died with it may
+        have changed half of them. Those on a GPU went with its process.
+        """
+        weights = self.shared.weights
+        on_cpu, lock = self.shared.plan.device.type == "cpu", weights.lock
+        whole = on_cpu and isinstance(lock, PipeLock) and lock.intact(TURN)
+        return weights.updates if whole else None
 
     def forget(self, handle: ProcessHandle) -> None:
         """Stop listening to a child."""

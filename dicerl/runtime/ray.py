@@ -199,6 +199,9 @@ class RayTransport:
                 )
         return Ended(f"died on node {where}: {reason[:300]}")
 
+    def weights_left(self) -> int | None:
+        return None  # they were in the learner's process, on whatever machine
+
     def forget(self, handle: RayHandle) -> None:
         """Stop listening to a child; learners accept nothing more from it."""
         self._calls = {call: h for call, h in self._calls.items() if h is not handle}

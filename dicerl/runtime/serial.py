@@ -28,6 +28,7 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Arrays, Store, schema, window_length, with_single_frames
 from dicerl.records import checkpoint
+from dicerl.records.books import Books
 from dicerl.records.checkpoint import Checkpoint
 from dicerl.records.state import SerialState
 from dicerl.records.timing import Times
@@ -62,9 +63,10 @@ class SerialRuntime:
             skipped=lambda outcome: self.coordinator.skipped(*outcome),
         )
         self._evaluator: Evaluator | None = None
-        saved, incarnation = None, 0
+        saved, incarnation = None, context.incarnation
         if context.start is not None:
-            saved, incarnation = context.start.state.serial, context.start.state.incarnation + 1
+            saved = context.start.state.serial
+            incarnation = max(incarnation, context.start.state.incarnation + 1)
             with checkpoint.fitting(context.start.path):
                 self._restore(context.start)
         self.learner.publish()
@@ -94,6 +96,10 @@ class SerialRuntime:
         if start is not None and saved is not None:
             with checkpoint.fitting(start.path):
                 self.actor.load_state_dict(saved.actor)
+
+    @property
+    def incarnation(self) -> int:
+        return self.actor.incarnation
 
     def run(self) -> bool:
         """Train to the end of the run or until stopped; return whether the run is complete."""
@@ -193,7 +199,8 @@ class SerialRuntime:
         if diagnostics is not None:
             diagnostics |= stage_fields("learner", self.times.take())
             diagnostics |= stage_fields("actor", self.actor.times.take())
-        self.coordinator.trained(diagnostics, self.collector.numbers())
+        extra = None if diagnostics is None else self.collector.numbers()
+        self.coordinator.trained(diagnostics, extra)
 
     def _publish(self, vector: torch.Tensor, version: int) -> None:
         with self.times("pushing"):
@@ -248,7 +255,9 @@ class SerialRuntime:
         )
         weights = self.learner.weights
         self.coordinator.checkpoint_begins()
-        state = self.coordinator.synced_state(weights.steps_trained, self.actor.incarnation, serial)
+        state = self.coordinator.synced_state(
+            weights.steps_trained, self.actor.incarnation, serial, self.collector.books()
+        )
         tensors = {
             "model": self.learner.network.state_dict(),
             "optimizer": weights.optimizer_tensors(),
@@ -259,15 +268,27 @@ class SerialRuntime:
     def _restore(self, start: Checkpoint) -> None:
         """Restore the learner and the collector from a checkpoint."""
         restore_weights(self.learner.weights, start)
-        saved = start.state.serial
+        saved, books = start.state.serial, start.state.books
         if saved is None:  # from another runtime: new streams, no sequences
+            self.collector.go_on(books or Books())
             return
         self.learner.lags = [Lag(mean, largest) for mean, largest in saved.lags]
         if saved.spikes:
             self.learner.spikes.restore(saved.spikes)
         slots = self.collector.restore(saved.uses, saved.kept)
-        self.collector.received, self.collector.served = saved.received, saved.served
-        self.collector.served_again, self.collector.retired = saved.served_again, saved.retired
+        waiting = self.collector.books().waiting
+        # a checkpoint from before there were books has these counts
+        self.collector.go_on(
+            books
+            or Books(
+                saved.received,
+                saved.served + waiting,
+                saved.served,
+                saved.served_again,
+                waiting=waiting,
+            )
+        )
+        self.collector.retired = saved.retired
         self.collector.rng.bit_generator.state = saved.replay_rng
         if slots:
             stored = checkpoint.read_tensors(start.path, "sequences")

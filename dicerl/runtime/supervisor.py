@@ -1,12 +1,16 @@
 """The supervisor of actors, learners and an evaluator: it keeps the collector's books, feeds the
-learners, watches over all of them, and decides when to save and to evaluate.
+learners, watches over all of them, heals what can be healed, and decides when to save and to
+evaluate.
 
 It knows no transport: it starts children and exchanges messages with them through ``Transport``
 (base.py). When no slot is free, actors wait; where they share cores with the learner, until a batch
-is trained and not only copied: they lose no time by that, and act on newer parameters. A dead or
-stuck actor is replaced; a dead or stuck learner ends the run with the reason; a dead evaluator
-loses its evaluation. A checkpoint holds the learner, the vote and the counters, not the sequences
-under way: a resumed run starts new episodes and trains on those.
+is trained and not only copied: they lose no time by that, and act on newer parameters. A checkpoint
+holds the learner, the vote and the counters, not the sequences under way: a resumed run starts new
+episodes and trains on those.
+
+Whatever is dead or stuck is replaced, as often as ``Restarts`` allows. An actor loses the sequences
+it had begun, the evaluator its evaluation. A learner loses nothing where the weights outlived it
+whole; else the run must go back to its last checkpoint (``LearnerLost``), which launch.py does.
 """
 
 from __future__ import annotations
@@ -17,29 +21,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dicerl.errors import DicerlError, NoRoom
+from dicerl.errors import DicerlError, LearnerLost, NoRoom
 from dicerl.parts import collector
 from dicerl.records import checkpoint
-from dicerl.records.state import RunState
 from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import Handle, RunContext, Transport
-from dicerl.runtime.children import ActorChild, Child, EvaluatorChild, LearnerChild, by_node
+from dicerl.runtime.children import ActorChild, Child, LearnerChild, by_node
+from dicerl.runtime.evaluations import Evaluations
+from dicerl.runtime.feeder import Feeder
 from dicerl.runtime.messages import (
     Alive,
-    Batch,
     BatchProgress,
     Crashed,
     Drawn,
     Ended,
     EpisodesEnded,
-    Evaluate,
-    Evaluated,
     Failed,
     NotSaved,
-    Play,
     Publish,
     Published,
-    Pulled,
     Save,
     Saved,
     Skipped,
@@ -50,7 +50,6 @@ from dicerl.runtime.messages import (
 )
 
 WAIT = 0.2  # seconds for messages before the supervisor does its other work
-BATCHES_AHEAD = 2  # at most, sent to a learner and not trained yet
 
 
 class Supervisor:
@@ -61,27 +60,28 @@ class Supervisor:
         self.config, self.coordinator, self._stop = config, context.coordinator, context.stop
         self._transport = transport
         self._children: dict[Handle, Child] = {}
+        self._restarts = context.restarts
+        self._resting: dict[str, tuple[float, Child]] = {}  # (when to start it again, child)
         self.collector = collector.build(config, plan.capacity, plan.kept)
-        self._batches = self.coordinator.updates  # sent to learners
+        self._feeder = Feeder(config, plan, self.collector, self.coordinator.updates)
+        self.learners = self._feeder.learners
         self._feeding = True
         self._acted_at = time.monotonic()  # when there was an actor last
         self._checked_at = self._acted_at  # when silent children were last looked for
         self._counted_at = self._acted_at  # when steps by machine were last reported
         self._folder: Path | None = None  # of the checkpoint being written
-        # folder and state of the best evaluated parameters, while an evaluator writes them
-        self._best: tuple[Path, RunState] | None = None
         # A resumed run must not repeat earlier random streams.
-        self._incarnation = 0 if context.start is None else context.start.state.incarnation + 1
-        self.learners = [LearnerChild() for _ in range(plan.num_learners)]
-        # whether learners train every batch together, and which of them holds a slot's sequence
-        self._together = plan.runtime == "ray" and len(self.learners) > 1
-        self._holder: dict[int, int] = {}
-        self._fresh = plan.shared_cores
+        self.incarnation = context.incarnation
+        if context.start is not None:
+            saved = context.start.state
+            self.incarnation = max(self.incarnation, saved.incarnation + 1)
+            if saved.books is not None:
+                self.collector.go_on(saved.books)
         self.actors = [
-            ActorChild(number=i, first_env=a, num_envs=b - a, incarnation=self._incarnation)
+            ActorChild(number=i, first_env=a, num_envs=b - a, incarnation=self.incarnation)
             for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))
         ]
-        self._evaluator = EvaluatorChild()  # started when it is first needed
+        self._evaluations = Evaluations(self.coordinator, self._start)
         try:
             for learner in self.learners:
                 self._start(learner)
@@ -100,7 +100,7 @@ class Supervisor:
             self._tick()
             self._fill_places()
             if c.evaluation_due() and not c.collected_all():  # the last one follows below
-                self._evaluate()
+                self._evaluations.begin()
             if c.checkpoint_due() and self._folder is None:
                 self._save()
         for actor in self.actors:
@@ -111,17 +111,18 @@ class Supervisor:
         # after a stop, learners train only the batches they have; in a complete run, all there are
         self._feeding = c.collected_all()
         self._until(
-            lambda: not self._under_way() and not (self._feeding and self.collector.ready())
+            lambda: not self._feeder.under_way() and not (self._feeding and self.collector.ready())
         )
         if c.collected_all() and not c.complete():
             self._save_now()  # before the last evaluation: that may take long, or be stopped
-            self._until(lambda: not self._evaluator.evaluating or self._stop())
+            self._until(lambda: self._evaluations.possible() or self._stop())
             self._evaluate_the_end()
-        self._until(lambda: self._best is None)
-        if self._evaluator.handle is not None:
-            self._evaluator.handle.end()
-        self._end(self._evaluator)  # nothing is evaluated that the last checkpoint does not know
-        if self._evaluator.evaluating:
+        self._until(lambda: not self._evaluations.saving)
+        evaluator = self._evaluations.evaluator
+        if evaluator.handle is not None:
+            evaluator.handle.end()
+        self._end(evaluator)  # nothing is evaluated that the last checkpoint does not know
+        if self._evaluations.under_way:
             c.evaluation_abandoned()
         self._save_now()
         return c.complete()
@@ -132,21 +133,15 @@ class Supervisor:
             return
         self._ask(self.learners[0], Publish())
         self._until(lambda: not self.learners[0].asked)
-        self._evaluate()
-        self._until(lambda: not self._evaluator.evaluating or self._stop())
+        self._evaluations.begin()
+        self._until(lambda: not self._evaluations.under_way or self._stop())
 
     def close(self) -> None:
         """End every child; nothing is saved here."""
         self._transport.close()
         if self._folder is not None:
             checkpoint.discard(self._folder)
-        self._discard_best()
-
-    def _discard_best(self) -> None:
-        """Remove what an evaluator had begun to write."""
-        if self._best is not None:
-            checkpoint.discard(self._best[0])
-            self._best = None
+        self._evaluations.discard()
 
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -159,7 +154,9 @@ class Supervisor:
         """
         for handle, message in self._transport.receive(WAIT):
             self._receive(self._children[handle], message)
-        self._feed_learners()
+        self._wake_resting()
+        if self._feeding and self._folder is None:
+            self._feeder.feed()
         self._lend_slots()
         self._check_silent()
         self.coordinator.show()
@@ -171,14 +168,15 @@ class Supervisor:
         child.last_seen, child.last_words = time.monotonic(), ""
         self._children[child.handle] = child
 
-    def _end(self, child: Child) -> None:
+    def _end(self, child: Child, died: bool = False) -> None:
         """End a child; the slots lent to an actor are given back unwritten."""
+        self._resting.pop(child.name, None)
         if child.handle is not None:
             child.handle.kill()
             del self._children[child.handle]
             child.handle = None
         if isinstance(child, ActorChild):
-            self.collector.give_back(child.lent)
+            self.collector.give_back(child.lent, child.number if died else None)
             child.lent, child.wanted, child.stepped = [], 0, False
 
     def _send(self, child: Child, message: Any) -> None:
@@ -187,7 +185,7 @@ class Supervisor:
 
     def _ask(self, learner: LearnerChild, message: Any) -> None:
         """Send a request other than a batch, which the learner must answer."""
-        learner.asked += 1
+        learner.asked.append(message)
         self._send(learner, message)
 
     def _receive(self, child: Child, message: Any) -> None:
@@ -207,7 +205,7 @@ class Supervisor:
             case _ if isinstance(child, LearnerChild):
                 self._receive_from_learner(child, message)
             case _:
-                self._receive_from_evaluator(self._evaluator, message)
+                self._evaluations.receive(message)
 
     def _crashed(self, child: Child, traceback: str) -> None:
         """Handle a bug. An actor's may be in its environment, and a new actor may do better; any
@@ -224,27 +222,43 @@ class Supervisor:
                 raise DicerlError(f"evaluation failed: {child.last_words}")
 
     def _died(self, child: Child, reason: str, place_lost: bool = False) -> None:
-        """Handle a child that ended or was silent for too long, or whose machine was lost."""
-        self._end(child)
+        """Replace a child that ended or was silent for too long, or whose machine was lost: that
+        does not count as a restart.
+        """
+        lost = len(child.lent) if isinstance(child, ActorChild) else 0
+        self._end(child, died=True)
+        limits = self.config.runtime
+        count = self._restarts.of if place_lost else self._restarts.count
+        restarts = count(child.name, limits)
         match child:
             case ActorChild():
-                self._replace(child, reason, place_lost)
+                self.coordinator.healed(
+                    "actor_replaced",
+                    actor=child.number,
+                    reason=reason,
+                    restarts=restarts,
+                    lost=lost,
+                )
+                self._replace(child, reason, self._restarts.pause(child.name, reason, limits))
             case LearnerChild():
-                directory = self.coordinator.run.directory
-                whole = checkpoint.checkpoints_of(directory)
-                where = (
-                    f"from update {whole[-1].name}"
-                    if whole
-                    else "from the beginning (there is no checkpoint yet)"
-                )
-                raise DicerlError(
-                    f"the learner {reason}; continue {where} with: dicerl resume {directory}"
-                )
+                self._replace_learner(child, reason)
             case _:
-                self._evaluator.evaluating = False  # the next evaluation starts a new one
-                self._discard_best()
-                self.coordinator.event("evaluator_died", reason=reason)
+                self.coordinator.healed("evaluator_died", reason=reason, restarts=restarts)
+                self._evaluations.died(self._restarts.pause(child.name, reason, limits))
                 self.coordinator.progress.say(f"the evaluator {reason}; this evaluation is skipped")
+
+    def _wake_resting(self) -> None:
+        """Start children that died, when their pause is over."""
+        now = time.monotonic()
+        for when, child in list(self._resting.values()):
+            if now < when:
+                continue
+            if isinstance(child, LearnerChild):
+                self._go_on_with(child)
+            else:
+                assert isinstance(child, ActorChild)
+                del self._resting[child.name]
+                self._start_where_possible(child)
 
     def _check_silent(self) -> None:
         """Treat a child as dead if an expected message is overdue."""
@@ -272,9 +286,7 @@ class Supervisor:
                 self._stepped(actor, steps)
                 actor.wanted, actor.waits_since = count, time.monotonic()
             case Written(slots, learner):
-                self.collector.receive(slots)
-                if self._together:
-                    self._holder |= dict.fromkeys(slots, learner)
+                self._feeder.written(slots, learner)
                 actor.lent = [slot for slot in actor.lent if slot not in slots]
             case EpisodesEnded(steps, episodes, wanted):
                 self._stepped(actor, steps)
@@ -292,26 +304,16 @@ class Supervisor:
         actor.steps += steps
         actor.stepped = actor.stepped or steps > 0
 
-    def _replace(self, actor: ActorChild, reason: str, place_lost: bool) -> None:
-        """Start the actor's next incarnation, with fresh random streams, up to
-        runtime.max_restarts times; a machine that was lost does not count.
-        """
-        actor.restarts += not place_lost
-        self.coordinator.event(
-            "actor_replaced", actor=actor.number, reason=reason, restarts=actor.restarts
-        )
-        most = self.config.runtime.max_restarts
-        if actor.restarts > most:
-            raise DicerlError(
-                f"actor {actor.number} had to be replaced {actor.restarts} times"
-                f" (runtime.max_restarts is {most}), last because it {reason}"
-            )
+    def _replace(self, actor: ActorChild, reason: str, pause: float) -> None:
+        """Start the actor's next incarnation, with fresh random streams, after a pause."""
         actor.incarnation += 1
-        self._incarnation = max(self._incarnation, actor.incarnation)
-        started = self._start_where_possible(actor)
-        self.coordinator.progress.say(
-            f"actor {actor.number} {reason}; {'replaced' if started else 'no place for another'}"
-        )
+        self.incarnation = max(self.incarnation, actor.incarnation)
+        if pause:
+            self._resting[actor.name] = time.monotonic() + pause, actor
+            how = f"replaced in {pause:g} s"
+        else:
+            how = "replaced" if self._start_where_possible(actor) else "no place for another"
+        self.coordinator.progress.say(f"{actor.name} {reason}; {how}")
 
     def _start_where_possible(self, actor: ActorChild) -> bool:
         """Start an actor if there is a place for it; otherwise it waits for one."""
@@ -326,7 +328,7 @@ class Supervisor:
         was left to the machines, more of them.
         """
         room = self._transport.room()
-        vacant = [a for a in self.actors if a.handle is None]
+        vacant = [a for a in self.actors if a.handle is None and a.name not in self._resting]
         if len(vacant) < len(self.actors):
             self._acted_at = time.monotonic()
         elif time.monotonic() - self._acted_at > self.config.runtime.stuck_seconds:
@@ -352,7 +354,7 @@ class Supervisor:
             number=last.number + 1,
             first_env=last.first_env + last.num_envs,
             num_envs=self.actors[0].num_envs,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
         )
 
     def _lend_slots(self) -> None:
@@ -378,25 +380,15 @@ class Supervisor:
 
     def _receive_from_learner(self, learner: LearnerChild, message: Any) -> None:
         match message:
-            case BatchProgress(copied, trained, diagnostics):
-                if not self._fresh:
-                    self.collector.taken(copied)
-                if trained:
-                    slots = learner.batches.popleft()
-                    if self._fresh:
-                        self.collector.taken(slots)
-                    if self._together and learner is not self.learners[0]:
-                        return  # the first one's word is for all
-                    extra = None
-                    if diagnostics is not None:
-                        extra = self.collector.numbers() | self._of_actors()
-                    self.coordinator.trained(diagnostics, extra)
+            case BatchProgress():
+                if self._feeder.progress(learner, message):
+                    self._trained(message.diagnostics)
             case Skipped(update, loss, norm, batch):
                 self.coordinator.skipped(update, loss, norm, batch)
             case Published():
-                learner.asked -= 1
+                learner.asked.popleft()
             case Saved(steps_trained):
-                learner.asked -= 1
+                learner.asked.popleft()
                 self._finish_checkpoint(steps_trained)
             case NotSaved(reason):
                 assert self._folder is not None
@@ -404,44 +396,68 @@ class Supervisor:
             case _:
                 raise TypeError(f"a learner sent {message!r}")
 
-    def _under_way(self) -> bool:
-        """Whether learners have batches that they have not trained yet."""
-        return any(map(_ahead, self.learners))
+    def _trained(self, diagnostics: dict[str, float] | None) -> None:
+        extra = None
+        if diagnostics is not None:
+            extra = self.collector.numbers() | self._of_actors()
+        self.coordinator.trained(diagnostics, extra)
 
-    def _feed_learners(self) -> None:
-        alternate = 1 if self._together else len(self.learners)
-        while self._feeding and self._folder is None and self.collector.ready():
-            takers = self.learners if self._together else [min(self.learners, key=_ahead)]
-            if max(map(_ahead, takers)) == BATCHES_AHEAD:
-                break
-            slots, number = self.collector.next_batch(), self._batches
-            round_, rest = divmod(number, self.config.log_every)
-            # learners that alternate take turns with diagnostics
-            diagnose = rest == round_ % min(alternate, self.config.log_every)
-            for learner in takers:
-                batch = Batch(slots, diagnose, number)
-                if self._together:
-                    batch = self._share(learner, slots, diagnose, number)
-                learner.batches.append(batch.slots)
-                self._send(learner, batch)
-            self._batches += 1
+    def _replace_learner(self, learner: LearnerChild, reason: str) -> None:
+        """Have a learner go on from the weights that a dead one left, or the run go back."""
+        c, directory = self.coordinator, self.coordinator.run.directory
+        try:
+            pause = self._restarts.pause(learner.name, reason, self.config.runtime)
+        except DicerlError as error:
+            whole = checkpoint.checkpoints_of(directory)
+            where = (
+                f"from update {whole[-1].name}"
+                if whole
+                else "from the beginning (there is no checkpoint yet)"
+            )
+            raise DicerlError(
+                f"{error}; continue {where} with: dicerl resume {directory}"
+            ) from None
+        # several that died at once: nobody knows which of them made which updates
+        several = sum(one.handle is None for one in self.learners) > 1
+        if several or self._transport.weights_left() is None:
+            raise LearnerLost(f"{learner.name} {reason}", pause=pause)
+        c.progress.say(f"{learner.name} {reason}; replaced{f' in {pause:g} s' * (pause > 0)}")
+        learner.last_words = reason
+        self._resting[learner.name] = time.monotonic() + pause, learner
 
-    def _share(self, learner: LearnerChild, slots: list[int], diagnose: bool, number: int) -> Batch:
-        """A learner's part of a batch: the sequences that it holds, be they many or few. Every
-        actor sends to one of the learners, so their shares are even on average.
+    def _go_on_with(self, learner: LearnerChild) -> None:
+        """Start a learner that died, once the others have said what they did: the updates that
+        nobody spoke of are its own. The next one gets what it has not trained or answered.
         """
-        place = self.learners.index(learner)
-        columns = [i for i, slot in enumerate(slots) if self._holder[slot] == place]
-        return Batch([slots[i] for i in columns], diagnose and place == 0, number, columns)
+        if any(one.ahead for one in self.learners if one is not learner):
+            return
+        made = self._transport.weights_left()
+        unsaid = -1 if made is None else made - self.coordinator.updates
+        if not 0 <= unsaid <= learner.ahead:
+            raise LearnerLost(f"{learner.name} left weights that nobody knows")
+        del self._resting[learner.name]
+        batches, dropped = self._feeder.settle(learner, unsaid)
+        for batch in batches:  # the line of such an update has no diagnostics
+            self._trained({} if batch.diagnose else None)
+        self.coordinator.healed(
+            "learner_replaced",
+            learner=learner.number or 0,
+            reason=learner.last_words,
+            restarts=self._restarts.of(learner.name, self.config.runtime),
+            dropped=dropped,
+        )
+        self._start(learner)
+        for message in (*(sent.batch for sent in learner.batches), *learner.asked):
+            self._send(learner, message)
 
-    # --- checkpoints and evaluation
+    # --- checkpoints
 
     def _save(self) -> None:
         """Begin a checkpoint. Nothing is trained meanwhile: a checkpoint is of one update."""
         feeding, self._feeding = self._feeding, False
-        self._until(lambda: not self._under_way())
+        self._until(lambda: not self._feeder.under_way())
         self._feeding = feeding
-        self._folder = self._begin("checkpoints")
+        self._folder = checkpoint.begin(self.coordinator.run.directory)
         self.coordinator.checkpoint_begins()
         self._ask(self.learners[0], Save(str(self._folder)))
 
@@ -451,67 +467,18 @@ class Supervisor:
         self._save()
         self._until(lambda: self._folder is None)
 
-    def _begin(self, place: str) -> Path:
-        """A temporary folder for tensors."""
-        directory = self.coordinator.run.directory
-        try:
-            return checkpoint.begin(directory, place)
-        except OSError as error:
-            raise checkpoint.failed(directory, None, error) from error
-
     def _finish_checkpoint(self, steps_trained: int) -> None:
         c, folder = self.coordinator, self._folder
         assert folder is not None
+        books = self.collector.books()
+        c.event("checkpoint", books=books.to_dict())
         try:
-            path = checkpoint.finish(folder, c.synced_state(steps_trained, self._incarnation))
+            state = c.synced_state(steps_trained, self.incarnation, books=books)
+            path = checkpoint.finish(folder, state)
         except OSError as error:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         self._folder = None
         c.saved(path)
-
-    def _evaluate(self) -> None:
-        """Ask for an evaluation of the newest published parameters, unless one is under way."""
-        evaluator = self._evaluator
-        if evaluator.evaluating:
-            return
-        if evaluator.handle is None:
-            self._start(evaluator)
-        self.coordinator.evaluation_requested()
-        evaluator.evaluating, evaluator.last_seen = True, time.monotonic()
-        self._send(evaluator, Evaluate())
-
-    def _receive_from_evaluator(self, evaluator: EvaluatorChild, message: Any) -> None:
-        c = self.coordinator
-        match message:
-            case Pulled(version):
-                self._send(evaluator, Play(c.evaluation_begins(version)))
-            case Evaluated(result):
-                best = c.evaluated(result)
-                if best is None:
-                    evaluator.evaluating = False
-                else:  # the evaluator still has the parameters
-                    self._best = self._begin("best"), best
-                    self._send(evaluator, Save(str(self._best[0])))
-            case Saved():
-                assert self._best is not None
-                (folder, state), self._best = self._best, None
-                try:
-                    checkpoint.remove_others(checkpoint.finish(folder, state))
-                except OSError as error:
-                    raise checkpoint.failed(c.run.directory, folder, error) from error
-                c.best_kept(state)
-                evaluator.evaluating = False
-            case NotSaved(reason):
-                assert self._best is not None
-                raise checkpoint.failed(c.run.directory, self._best[0], reason)
-            case Alive():
-                pass
-            case _:
-                raise TypeError(f"an evaluator sent {message!r}")
-
-
-def _ahead(learner: LearnerChild) -> int:
-    return learner.ahead
 
 
 def _split(total: int, parts: int) -> list[tuple[int, int]]:
