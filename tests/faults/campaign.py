@@ -134,7 +134,10 @@ def play(
             say(_line(found[-1]))
             if keep is not None:
                 keep.mkdir(parents=True, exist_ok=True)
-                shutil.copytree(directory, keep / directory.name, dirs_exist_ok=True)
+                without = shutil.ignore_patterns("tmp")  # Ray's sockets cannot be copied
+                shutil.copytree(
+                    directory, keep / directory.name, ignore=without, dirs_exist_ok=True
+                )
         finally:
             it.clean_up()
     shutil.rmtree(directory, ignore_errors=True)
@@ -188,6 +191,7 @@ def _one(it: Story, kind: Kind, number: int) -> Outcome:
     went_on = _follow(it, strike, it.now())
     if not went_on:
         strike.undo()
+        before = max(before, it.steps())  # what it wrote at its end
         it.life = it.resume()
         since = it.life.saw["since"]
         it.wait_trained()

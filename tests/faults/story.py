@@ -290,7 +290,10 @@ class Story:
         while (found := left()) and time.monotonic() < end:
             time.sleep(0.2)
         if found and life is self.life:
-            words = {pid: living().get(pid, (0, b"?"))[1][:80] for pid in found}
+            words = {
+                pid: living().get(pid, (0, b"?"))[1][:80].strip(b"\0").decode(errors="replace")
+                for pid in found
+            }
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
