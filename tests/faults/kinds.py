@@ -289,7 +289,8 @@ def _of_copy(names: tuple[str, ...]) -> Callable[[Story], Strike]:
     def strike(story: Story) -> Strike:
         story.stop()
         aside = _copy(story)
-        what = damage(story, aside / story.rng.choice(names))
+        there = [aside / name for name in names if (aside / name).exists()]
+        what = damage(story, story.rng.choice(there))
         result = try_life(story, what, lambda: story.resume(run=aside), aside)
         shutil.rmtree(aside)
         story.life = story.resume()
@@ -419,8 +420,7 @@ def _ask(story: Story, where: str, what: str) -> None:
 def environment_raises(story: Story) -> Strike:
     where, what = story.rng.choice(["step", "reset"]), story.rng.choice(["raise", "system exit"])
     _ask(story, where, what)
-    # an exit is the actor's death: it is replaced
-    return Strike(f"{what} in {where}", awaits=("actor_", "evaluator_died"))
+    return Strike(f"{what} in {where}", ends=True)
 
 
 WRONG = ("wrong shape", "wrong kind", "nothing", "NaN", "NaN reward", "text as reward")

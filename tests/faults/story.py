@@ -29,9 +29,9 @@ TAIL = 1 << 18  # bytes at the end of metrics.jsonl that are looked at
 PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
 PROGRESS = 90.0  # seconds until a run that was started must train
 ENDS = 30.0  # seconds for a run to end that was asked to
-LINGERS = (
-    12.0 * PATIENCE
-)  # seconds for a process, or a file in shared memory, to vanish after its run
+# seconds for a process, or a file in shared memory, to vanish after its run
+LINGERS = 12.0 * PATIENCE
+RAY_LINGERS = 90.0  # two agents of Ray's own end a minute after it was killed
 STUCK = 5.0  # runtime.stuck_seconds
 # what every run of the campaign has in common
 SETTINGS = {
@@ -286,7 +286,7 @@ class Story:
             self.remember()
             return {pid: since for pid, since in self.family.items() if started(pid) == since}
 
-        end = time.monotonic() + LINGERS
+        end = time.monotonic() + (RAY_LINGERS if self.runtime == "ray" else LINGERS)
         while (found := left()) and time.monotonic() < end:
             time.sleep(0.2)
         if found and life is self.life:
