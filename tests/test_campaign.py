@@ -185,6 +185,13 @@ def test_the_table_counts_and_orders(tmp_path):
     assert "Not made here: network cut: not here (1)." in text
 
 
+def test_the_page_shows_the_committed_table():
+    root = Path(__file__).parent.parent
+    result = json.loads((root / "benchmarks/results/faults.json").read_text())
+    assert table.markdown(result) in (root / "docs/reliability.md").read_text()
+    assert result["broken"] == []
+
+
 # --- fuzzing
 
 

@@ -239,10 +239,11 @@ def damage(story: Story, path: Path) -> str:
     """
     data, rng = bytearray(path.read_bytes()), story.rng
     size = len(data)
-    header = 8 + int.from_bytes(data[:8], "little") if path.suffix == ".safetensors" else size
+    tensors = path.suffix == ".safetensors"
+    header = 8 + int.from_bytes(data[:8], "little") if tensors else size
     places = {
         "first bytes": (0, min(8, size)),
-        "header": (8, min(header, size)),
+        "header" if tensors else "inside": (8, min(header, size)),
         "anywhere": (0, size),
         "last bytes": (max(0, size - 8), size),
     }
