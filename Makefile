@@ -6,19 +6,28 @@ ARGS ?=
 TORCH_INDEX ?=
 # Processes that run test files: one more than two cores, since many tests wait for others.
 WORKERS ?= 3
+# Of `make soak`: random faults, minutes of fuzzing, and the seed of both.
+FAULTS ?= 200
+FUZZ ?= 10
+SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 
 # The tests start some hundred processes: without their byte code each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test lint docs clean
+.PHONY: train test soak lint docs clean
 
 train: $(VENV)/installed
 	$(BIN)/dicerl train $(ENV) $(ARGS)
 
 test: $(VENV)/installed-test lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Random faults against real runs, then mutated files; what failed is kept in soak-failures/.
+soak: $(VENV)/installed-soak
+	cd tests && $(abspath $(BIN))/python -m faults --faults $(FAULTS) --seed $(SEED) --json ../benchmarks/results/faults.json --keep ../soak-failures
+	cd tests && $(abspath $(BIN))/python -m faults.fuzz --minutes $(FUZZ) --seed $(SEED) --keep ../soak-failures
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
@@ -41,5 +50,9 @@ $(VENV)/installed-test: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+$(VENV)/installed-soak: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[soak]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) soak-failures build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

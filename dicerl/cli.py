@@ -28,6 +28,12 @@ from dicerl.config import RENAMED
 from dicerl.config.elsewhere import ELSEWHERE, suggestion
 from dicerl.errors import DicerlError, printable
 
+# Below this much address space (ulimit -v) torch's libraries cannot be loaded, or crash.
+ADDRESS_SPACE = 1 << 30
+NEED_TORCH = ("train", "resume", "bench", "plan", "evaluate", "export", "package")
+# in what is raised where the system has no more to give
+NO_MORE = ("allocate memory", "start new thread", "failed to map segment")
+
 
 class Command(Protocol):
     """The interface of a module in commands/. Slow imports belong in its ``run``."""
@@ -131,6 +137,20 @@ def _reader_left() -> int:
     return 128 + getattr(signal, "SIGPIPE", 13)  # Windows has no such signal
 
 
+def _require_address_space() -> None:
+    """Refuse a limit under which torch would crash while it is loaded."""
+    try:
+        import resource
+    except ImportError:  # not a Unix: there is no such limit
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        fail(
+            f"the limit of address space (ulimit -v) is {limit >> 10} KiB; it must be at least"
+            f" {ADDRESS_SPACE >> 10}"
+        )
+
+
 def _main(argv: list[str] | None) -> int:
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
@@ -141,10 +161,16 @@ def _main(argv: list[str] | None) -> int:
         hint = _option_for(unknown[0].split("=")[0], parser.commands[args.command])
         fail(f"unknown argument {unknown[0]}{hint} (see dicerl {args.command} --help)")
     args.argv = sys.argv[1:] if argv is None else argv
+    if args.command in NEED_TORCH:
+        _require_address_space()
     try:
         return COMMANDS[args.command].run(args)
     except DicerlError as error:
         fail(str(error))
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not isinstance(error, MemoryError) and not any(x in str(error) for x in NO_MORE):
+            raise
+        fail(f"the system has no more memory or threads to give ({error or 'out of memory'})")
     except BrokenPipeError:
         raise  # of the output: those between processes are handled where they are
     except OSError as error:

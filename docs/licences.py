@@ -1,7 +1,7 @@
 """Prints docs/licences.md: the licence of every package in constraints.txt, as its own metadata
 states it, and refuses one that nobody looked at. Needs all of them installed.
 
-    .venv/bin/python -m pip install --constraint constraints.txt --editable '.[test,bench]'
+    .venv/bin/python -m pip install --constraint constraints.txt --editable '.[test,bench,soak]'
     .venv/bin/python docs/licences.py > docs/licences.md
 """
 
@@ -22,6 +22,7 @@ FREE = re.compile(
 LOOKED_AT = {
     "ale-py": "plays Atari; its wheel holds the emulator and the ROMs",
     "MinAtar": "the environments `MinAtar/...`",
+    "atheris": "only for `make soak`; its metadata states none, its repository Apache-2.0",
     "pygame": "only for tests, and to film classic control",
 }
 HEAD = """\

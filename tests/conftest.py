@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 SLOWEST = (
     "ray",
     "faults",
+    "campaign",
     "scheduler",
     "pipeline_variants",
     "serial",

@@ -1,4 +1,6 @@
-"""Run directories as a stranger could make them: what each of their files may hold."""
+"""Run directories as a stranger could make them: what each of their files may hold, and what must
+become of it. For test_files.py, test_bad_input.py and the fuzzer (faults/fuzz.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dicerl.agent.behaviour import Behaviours
+from dicerl.config import Config
+from dicerl.errors import CheckpointError
 from dicerl.records import checkpoint
+from dicerl.records.metrics import read_lines
+from dicerl.records.state import RunState
+from dicerl.report.data import RunData
+from dicerl.report.sections import payload
+from dicerl.scores.own import newest_evaluation
 from runs import rewrite
 
 Damage = Callable[[Path], None]  # of a run's directory
@@ -102,3 +114,60 @@ def fit(folder: Path) -> None:
         (folder / "state.json").write_text(json.dumps(data))
     except (ValueError, TypeError, OSError, RecursionError, AttributeError):
         pass  # then no checksum can fit
+
+
+# --- what must become of it
+
+
+def is_one_line(error: BaseException, *names: str) -> None:
+    """Of an error: it is one line, and holds one of the names."""
+    text = str(error)
+    assert len(text.splitlines()) == 1, text
+    assert not names or any(name in text for name in names), text
+
+
+def state_goes_on(state: RunState, folder: Path) -> None:
+    """What is accepted can be restored, and searches go on with it; or it is refused."""
+    behaviours = Behaviours(Config(), 1)
+    with checkpoint.fitting(folder):
+        behaviours.load_state_dict(state.temperatures)
+    assert type(state.agent_steps) is int
+    assert state.frames >= 0
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            behaviours.update(behaviours.next(), 1.0)
+        assert all(low <= high for low, high in behaviours.best_region())
+
+
+def state_is_read(folder: Path) -> bool:
+    """A checkpoint's state.json is used, or refused in one line; return whether it is used."""
+    try:
+        state_goes_on(checkpoint.read_state(folder), folder)
+    except CheckpointError as error:
+        is_one_line(error)
+        return False
+    return True
+
+
+def tensors_are_read(folder: Path) -> bool:
+    """The same of its model.safetensors."""
+    try:
+        tensors = checkpoint.read_tensors(folder, "model")
+    except CheckpointError as error:
+        is_one_line(error)
+        return False
+    assert isinstance(tensors, dict)
+    return True
+
+
+def metrics_are_shown(directory: Path) -> None:
+    """Whatever metrics.jsonl and evaluations.jsonl hold, a page can be made of the run, and its
+    score read.
+    """
+    run = RunData(directory)
+    run.refresh()
+    content = payload([run])
+    json.dumps(content, allow_nan=False)
+    assert "problem" not in content["runs"][0] or content["runs"][0]["problem"] == ""
+    newest_evaluation(directory)
+    read_lines(directory / "metrics.jsonl")

@@ -255,3 +255,39 @@ def test_a_reader_that_leaves_is_not_an_error(command):
     os.close(writer)
     # argparse ignores what becomes of its help
     assert (done.returncode, done.stderr) == (0 if "--help" in command else 141, b"")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ulimit -v limits nothing")
+def test_too_little_address_space_for_torch_is_one_line(tmp_path):
+    """Loading torch under it would end in a traceback, or crash."""
+    limited = ["prlimit", f"--as={600 << 20}", sys.executable, "-m", "dicerl"]
+    command = [*limited, "train", "CartPole-v1", "--run-dir", str(tmp_path / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    one_line((ended.returncode, ended.stdout, ended.stderr), "ulimit -v", "614400 KiB", "1048576")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator:\ncan't allocate memory: you tried to allocate 1 bytes"),
+        RuntimeError("can't start new thread"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ],
+)
+def test_no_more_memory_or_threads_is_one_line(call, monkeypatch, error):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(cli.COMMANDS["variants"], "run", run)
+    one_line(call("variants"), "no more memory or threads to give")
+
+
+def test_a_bug_keeps_its_traceback(call, monkeypatch):
+    def run(args):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli.COMMANDS["variants"], "run", run)
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("variants")

@@ -244,3 +244,23 @@ def test_the_licences_are_those_of_what_is_installed(monkeypatch):
             compared += 1
     assert compared > 30
     assert not licences.is_free("GPL-3.0-only AND MIT")
+
+
+def test_the_hashed_set_is_the_tested_set(monkeypatch):
+    """Every pin has a hash, and besides them there is only what builds dicerl."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from hashes import canonical
+
+    def pins(name, pattern):
+        lines = (ROOT / name).read_text().splitlines()
+        found = [re.fullmatch(pattern, x) for x in lines if not x.startswith("#")]
+        assert all(found), name
+        return {canonical(m[1]): m[2] for m in found if m}
+
+    pinned = pins("constraints.txt", r"([\w.-]+)==(\S+)")
+    hashed = pins(
+        "requirements-tested.txt", r"([\w.-]+)==([^+\s]+)(?:\+cpu)? --hash=sha256:[0-9a-f]{64}"
+    )
+    assert hashed.items() >= pinned.items()
+    assert hashed.keys() - pinned.keys() == {"setuptools"}
+    assert "://" not in (ROOT / "requirements-tested.txt").read_text()

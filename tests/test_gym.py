@@ -1,5 +1,7 @@
 """envs/gym.py: any Gymnasium environment, what is not supported, and what a broken one gives."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -135,6 +137,31 @@ def test_an_environment_that_raises_is_named_with_its_reason():
         GymEnv(lambda: 1 / 0, 1, "broken")
     with pytest.raises(DicerlError, match=r"number gave int; it must be a gymnasium\.Env"):
         GymEnv(lambda: 3, 1, "number")
+
+
+def test_an_environment_that_exits_is_named_like_one_that_raises():
+    """sys.exit would end a serial run with exit code 1 and no reason."""
+
+    class Exits(Catch):
+        def __init__(self, where):
+            super().__init__()
+            self.where = where
+
+        def reset(self, **kwargs):
+            return sys.exit("enough") if self.where == "reset" else super().reset(**kwargs)
+
+        def step(self, action):
+            sys.exit("enough")
+
+    for where in ("reset", "step"):
+        env = GymEnv(lambda where=where: Exits(where), 1, "exits")
+        if where == "step":
+            env.reset(0)
+        act = {"reset": lambda env=env: env.reset(0), "step": lambda env=env: env.step(zeros(env))}
+        with pytest.raises(EnvironmentFailed, match=f"exits raised in {where} .*SystemExit: enou"):
+            act[where]()
+    with pytest.raises(EnvironmentFailed, match="could not be made: SystemExit: enough"):
+        GymEnv(lambda: sys.exit("enough"), 1, "exits")
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,24 @@ def test_what_was_written_after_the_offset_is_moved_aside(tmp_path):
     assert (tmp_path / "metrics.discarded.jsonl").read_bytes() == whole[offset:] + whole[:offset]
 
 
+def test_a_file_that_was_cut_off_loses_half_a_line_and_not_the_next(tmp_path):
+    """Damage that a campaign of faults found: the line of the resume was appended to the half."""
+    metrics = Metrics(tmp_path, tensorboard=False)
+    metrics.write("event", COUNTERS, {"event": "start"})
+    metrics.write("event", COUNTERS, {"event": "second"})
+    offset = metrics.sync()
+    metrics.close()
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    for size in (offset - 10, offset, 1, 0):
+        (tmp_path / "metrics.jsonl").write_bytes(whole[:size])
+        resumed = Metrics(tmp_path, tensorboard=False, offset=offset)
+        resumed.write("event", COUNTERS, {"event": "resume"})
+        resumed.close()
+        left = {offset - 10: ["start"], offset: ["start", "second"], 1: [], 0: []}[size]
+        found = [line["event"] for line in read_lines(tmp_path / "metrics.jsonl")]
+        assert found == [*left, "resume"], size
+
+
 def test_tensorboard_holds_the_numbers_of_train_and_evaluation_lines(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -20,6 +20,9 @@ from dicerl.envs.spaces import SUPPORTED, Encode, actions_of, observations_of
 from dicerl.envs.trust import import_named
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
 
+# what an environment may raise; sys.exit in one would end the run without a reason
+RAISED = (Exception, SystemExit)
+
 
 def maker(env_id: str) -> Callable[..., gymnasium.Env]:
     """A callable that makes one environment (it also takes render_mode). An id may name the module
@@ -157,7 +160,7 @@ class GymEnv:
             self._envs = [make() for _ in range(num_envs)]
         except DicerlError:
             raise
-        except Exception as error:
+        except RAISED as error:
             raise EnvironmentFailed(
                 f"{name} could not be made: {type(error).__name__}: {error}"
             ) from error
@@ -206,7 +209,7 @@ class GymEnv:
         """
         try:
             result = self._envs[i].reset(seed=seed)
-        except Exception as error:
+        except RAISED as error:
             raise self._raised("reset", i, error) from error
         if not (isinstance(result, tuple) and len(result) == 2):
             raise EnvironmentFailed(
@@ -277,12 +280,12 @@ class GymEnv:
                     self._masks.read("step", i, next_, info, ended)
         except DicerlError:
             raise
-        except Exception as error:
+        except RAISED as error:
             raise self._raised("step", i, error) from error
         self._ended = terminated | truncated
         return observation, reward, terminated, truncated
 
-    def _raised(self, what: str, i: int, error: Exception) -> EnvironmentFailed:
+    def _raised(self, what: str, i: int, error: BaseException) -> EnvironmentFailed:
         return EnvironmentFailed(
             f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}: {error}"
         )

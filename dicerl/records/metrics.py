@@ -133,9 +133,16 @@ def _writing(path: Path) -> Iterator[None]:
 
 def cut(path: Path, offset: int) -> None:
     """Truncate metrics.jsonl to ``offset`` bytes. What a killed run wrote after its last checkpoint
-    moves to metrics.discarded.jsonl: those steps are repeated.
+    moves to metrics.discarded.jsonl: those steps are repeated. A file that is shorter, and so was
+    damaged, gets an end of line: the next would be lost with the half of one.
     """
-    if not path.exists() or path.stat().st_size <= offset:
+    size = path.stat().st_size if path.exists() else 0
+    if 0 < size <= offset:
+        with path.open("r+b") as file:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+    if size <= offset:
         return
     with path.open("r+b") as file:
         file.seek(offset)

@@ -120,7 +120,10 @@ class Life:
     saw: dict = field(default_factory=dict)
 
     @classmethod
-    def start(cls, directory, *args, run=None, script=None):
+    def start(cls, directory, *args, run=None, script=None, prefix=(), variables=None):
+        """``prefix`` are words before the command that set its limits (``prlimit --nofile=24``),
+        ``variables`` further ones of its environment.
+        """
         directory.mkdir(exist_ok=True, parents=True)
         (directory / "faulty.py").write_text(textwrap.dedent(ENVIRONMENTS))
         for name in ("made", "stepped"):
@@ -131,7 +134,7 @@ class Life:
         )
         with (directory / "out").open("w") as out, (directory / "err").open("w") as err:
             process = subprocess.Popen(
-                command,
+                [*prefix, *command],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -142,6 +145,7 @@ class Life:
                     "FAULTS": str(directory),
                     "PYTHONPATH": path,
                     "DICERL_TRUST": "faulty",
+                    **(variables or {}),
                 },
             )
         STARTED.append(process)
@@ -247,7 +251,7 @@ def arguments(runtime, env="Slow-v0", run="run", **changes):
     }
     return [
         "train",
-        f"faulty:{env}",
+        env if ":" in env else f"faulty:{env}",
         "--preset",
         "debug",
         *[f"--{name}={value}" for name, value in fields.items()],
