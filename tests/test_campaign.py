@@ -14,7 +14,8 @@ import pytest
 
 from faults import campaign, checks, fuzz, table
 from faults.campaign import Outcome
-from faults.kinds import KINDS, damage
+from faults.kinds import KINDS
+from faults.kinds.files import damage
 from faults.story import Broken, Story
 from runs import line
 
