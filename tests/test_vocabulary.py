@@ -41,7 +41,8 @@ class Fatal(gymnasium.Wrapper):
     def step(self, action):
         self.left -= 1
         if not self.left:
-            raise SystemExit("as an actor that crashes")  # an Exception would be the environment's
+            # an Exception, or an exit, would be the environment's
+            raise KeyboardInterrupt("as an actor that crashes")
         time.sleep(0.001)
         return super().step(action)
 

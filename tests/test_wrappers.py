@@ -118,6 +118,9 @@ class Sized(gymnasium.Env):
     def __init__(self, size=2):
         self.observation_space = Box(0, 1, (size,), np.float32)
 
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
 
 def test_an_own_callable_gets_them_too():
     config = Config().replace(env__kwargs={"size": 7})

@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dicerl.config import RuntimeConfig
-from dicerl.runtime.machine import die_with
+from dicerl.runtime.machine import STOPPING, die_with
 from dicerl.runtime.restarts import Restarts
 
 VARIABLE = "DICERL_KEPT"  # for the command: the pipe's number, then why the one before died
 GRACE = 0.5  # seconds for the command to acknowledge a signal, before it is passed on
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PART = "the supervisor"
 
 
@@ -128,7 +127,7 @@ class Keeper:
         def handle(number: int, frame: Any) -> None:
             self._signals.append((number, time.monotonic()))
 
-        heard = [s for s in STOPS if signal.getsignal(s) is not signal.SIG_IGN]  # else by nohup
+        heard = [s for s in STOPPING if signal.getsignal(s) is not signal.SIG_IGN]  # else by nohup
         before = {number: signal.signal(number, handle) for number in heard}
         try:
             yield
@@ -141,7 +140,7 @@ def _died(code: int) -> bool:
     """Whether a command is to be started again: it was killed or crashed. Not where it ended (0), a
     person must do something (2), or it was stopped (128 and a signal's number).
     """
-    return -code not in STOPS if code < 0 else code not in (0, 2) and code < 128
+    return -code not in STOPPING if code < 0 else code not in (0, 2) and code < 128
 
 
 def _how(code: int) -> str:

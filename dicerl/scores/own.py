@@ -82,7 +82,8 @@ def _differing(configs: list[Config]) -> list[str]:
     return [
         name
         for name in fields_of()
-        if not name.startswith(aside) and len({get(config, name) for config in configs}) > 1
+        if not name.startswith(aside)
+        and any(get(config, name) != get(configs[0], name) for config in configs)
     ]
 
 

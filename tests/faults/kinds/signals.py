@@ -26,7 +26,7 @@ def _kill(role: str) -> Callable[[Story], Strike]:
         os.kill(story.role(role), signal.SIGKILL)
         if role == "supervisor":
             return Strike(role, killed_by=signal.SIGKILL, ends=True)
-        return Strike(role, HEALED[role], goes_on=role != "learner")
+        return Strike(role, HEALED[role], goes_on=True)
 
     return strike
 
@@ -54,7 +54,7 @@ def _freeze(role: str, patience: float) -> Callable[[Story], Strike]:
         os.kill(pid, signal.SIGSTOP)
         bound = patience + 60.0
         # an evaluator that owes nothing is missed when it is next asked
-        return Strike(role, HEALED[role], bound=bound, goes_on=role != "learner")
+        return Strike(role, HEALED[role], bound=bound, goes_on=True)
 
     return strike
 
@@ -100,7 +100,7 @@ def any_signal(story: Story) -> Strike:
         () if harmless else HEALED[role],
         over=story.now(),
         # Ray's workers handle some of them in ways of their own
-        goes_on=role != "learner" and story.runtime != "ray",
+        goes_on=story.runtime != "ray",
     )
 
 
