@@ -15,13 +15,12 @@ from torch import nn
 
 import dicerl
 from dicerl.agent.networks import Network
-from dicerl.config import Config, override
+from dicerl.config import Config, as_text, override
 from dicerl.config.presets import preset
 from dicerl.envs import trust
 from dicerl.envs.base import EnvSpec
 from dicerl.errors import ConfigError, DicerlError
 from dicerl.suite.plan import make_plan
-from dicerl.suite.scheduler import _text
 from hostile import edited
 from runs import TINY, one_line, refused
 
@@ -366,7 +365,7 @@ def test_widths_as_they_are_typed(typed, value):
 
 @pytest.mark.parametrize("value", [64, (64,), (64, 32)])
 def test_a_suite_passes_widths_on_as_they_are(value):
-    assert override(Config(), {"network.hidden": _text(value)}).network.hidden == value
+    assert override(Config(), {"network.hidden": as_text(value)}).network.hidden == value
 
 
 @pytest.mark.parametrize(

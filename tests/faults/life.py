@@ -282,7 +282,7 @@ SCENARIOS = {}
 
 def scenario(play):
     """A fixture that gives what ``play(directory)`` returned."""
-    SCENARIOS[play.__name__] = play
+    SCENARIOS[play.__module__, play.__name__] = play  # other files' may have the same name
 
     @pytest.fixture(scope="module", name=play.__name__)
     def outcome(played):
@@ -303,8 +303,8 @@ def played(request, tmp_path_factory):
     with ThreadPoolExecutor(3) as pool:
         yield {
             name: pool.submit(play, tmp_path_factory.mktemp(name))
-            for name, play in SCENARIOS.items()
-            if name in wanted
+            for (module, name), play in SCENARIOS.items()
+            if module == request.module.__name__ and name in wanted
         }
         pool.shutdown(cancel_futures=True)
     for process in STARTED:
