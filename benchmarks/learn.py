@@ -95,6 +95,12 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "minatar_process": minatar(
         ("dice",), ("Breakout", "Asterix"), "--runtime", "process", "--runtime.num-learners", "2"
     ),
+    # The same config under every runtime.
+    "runtimes": [
+        ["CartPole-v1", "--preset", "classic", "--runtime", runtime, "--seed", str(s)]
+        for runtime in ("serial", "process", "ray")
+        for s in range(3)
+    ],
     # What `make train` does: the default runtime, which takes the whole machine (--jobs 1).
     "atari": [
         *(["pong", "--seed", str(s)] for s in range(3)),
