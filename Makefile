@@ -16,13 +16,17 @@ BIN := $(VENV)/bin
 # The tests start some hundred processes: without their byte code each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test soak lint docs clean
+.PHONY: train test test-all soak lint docs clean
 
 train: $(VENV)/installed
 	$(BIN)/dicerl train $(ENV) $(ARGS)
 
 test: $(VENV)/installed-test lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# The same and what takes long for what it adds: the marker `slow` (pyproject.toml).
+test-all: $(VENV)/installed-test lint
+	$(BIN)/python -m pytest -m '' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Random faults against real runs, then mutated files; what failed is kept in soak-failures/.
 soak: $(VENV)/installed-soak

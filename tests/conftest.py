@@ -22,23 +22,26 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Several tests run at a time: threads that wait busily would take the core of another.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# `make test` hands out whole files; those that take longest go first.
+# `make test` hands out whole files; those that take longest go first, in an order in which some
+# wait (for Ray, for faults) while others compute.
 SLOWEST = (
     "ray",
+    "serial",
+    "pipeline_variants",
     "faults",
+    "learning",
+    "browser",
     "pipeline",
     "campaign",
-    "scheduler",
-    "healing",
-    "pipeline_variants",
-    "serial",
-    "browser",
-    "learning",
     "bench",
+    "healing",
+    "graph",
+    "scheduler",
+    "examples",
     "full_disk",
+    "notebooks",
     "faulty_environments",
     "keeper",
-    "graph",
     "processes",
     "atari",
     "envs",
@@ -46,8 +49,6 @@ SLOWEST = (
     "video",
     "supervisor",
     "evaluate",
-    "examples",
-    "notebooks",
 )
 
 

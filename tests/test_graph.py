@@ -101,7 +101,9 @@ def compare(agent, runs, n, steps=3):
             state, observation = step.state, env.step(action)[0]
 
 
-@pytest.mark.parametrize("run", ["vectors", "minatar", "pong"])
+@pytest.mark.parametrize(
+    "run", ["vectors", "minatar", pytest.param("pong", marks=pytest.mark.slow)]
+)
 def test_the_files_do_what_the_agent_does(run, request, tmp_path):
     directory = request.getfixturevalue(run)
     files = {"onnx": tmp_path / "a.onnx", "torch_export": tmp_path / "a.pt2"}

@@ -20,7 +20,12 @@ from recorded import BATCH, BURN_IN, ENVS, LENGTH, REUSE, RUNS, assert_consecuti
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module", params=RUNS)
+# several learners on a cluster: also in test_ray.py and test_replicas.py
+SLOW = ("ray-together",)
+PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in RUNS]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def run(request, tmp_path_factory):
     changes = RUNS[request.param]
     # this process and two actors
