@@ -33,7 +33,7 @@ from dicerl.runtime import ray as runtime_ray
 from dicerl.runtime import ray_cluster
 from dicerl.runtime.ray_cluster import Node
 from dicerl.runtime.setup import plan
-from faults import Life
+from faults import Life, processes
 from recorded import BATCH, COMMON, REUSE, assert_consecutive
 
 pytestmark = [
@@ -264,6 +264,41 @@ def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
     assert life.code == 130
     assert "to continue: dicerl resume" in life.err
     assert int(checkpoint.checkpoints_of(run)[-1].name) > 5
+    assert not life.leftover
+
+
+def test_a_run_whose_ray_dies_starts_another_and_goes_on(tmp_path):
+    """Its head, then its raylet. Ray would end the command for either."""
+    run = tmp_path / "run"
+    arguments = ["CartPole-v1", "--preset", "debug", "--frames", "10000000", "--runtime", "ray"]
+    options = ["--tensorboard", "false", "--run-dir", run]
+    life = Life.start(tmp_path / "life", "train", *arguments, *options, run=run)
+
+    def trained(times_back):
+        """The updates of its newest line, if it has trained since it went back so often."""
+        lines = read_lines(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
+        kinds = [line.get("event", line["kind"]) for line in lines]
+        if kinds.count("rolled_back") == times_back and "train" in kinds[-1:]:
+            return lines[-1]["updates"]
+        return 0
+
+    before = []
+    for times_back, name in enumerate(["/gcs_server", "/raylet"]):
+        before.append(life.find(lambda n=times_back: trained(n), f"it trains, {times_back} back"))
+        family = processes(life.process.pid)
+        (killed,) = [p for p, (_, line) in family.items() if line.split()[0].endswith(name)]
+        os.kill(killed, signal.SIGKILL)
+    life.find(lambda: trained(2), "it trains again")
+    os.killpg(life.process.pid, signal.SIGINT)
+    life.end()
+    assert life.code == 130
+    back = [
+        line for line in read_lines(run / "metrics.jsonl") if line.get("event") == "rolled_back"
+    ]
+    # no checkpoint was due: it saved when it noticed
+    assert all(line["updates"] >= updates for line, updates in zip(back, before, strict=True))
+    assert "Ray's head (GCS) at" in back[0]["reason"]
+    assert "Ray's raylet at" in back[1]["reason"]
     assert not life.leftover
 
 

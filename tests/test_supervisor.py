@@ -17,7 +17,7 @@ import dicerl
 import probe
 from dicerl.agent.weights import Weights
 from dicerl.envs.toy import Catch
-from dicerl.errors import DicerlError, Diverged, LearnerLost, NoRoom
+from dicerl.errors import DicerlError, Diverged, GoBack, LearnerLost, NoRoom
 from dicerl.parts.collector import Collector
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
@@ -89,6 +89,7 @@ class ThreadTransport:
     """``lose(role, message)`` says whether a child vanishes instead of sending this message."""
 
     whole = False  # whether the weights outlive a learner
+    renewable = True
 
     def __init__(self, context, lose=lambda role, message: False):
         config, flat = context.config, context.model.flat
@@ -118,6 +119,9 @@ class ThreadTransport:
             handle.kill()
             message = Ended("vanished")
         yield handle, message
+
+    def failing(self):
+        return ""
 
     def weights_left(self):
         return self.shared.weights.updates if self.whole else None
@@ -348,6 +352,45 @@ def test_a_lost_learner_ends_the_run_with_the_way_on_where_it_may_not_be_replace
 def test_a_learner_that_is_lost_with_the_weights_takes_the_run_back(tmp_path):
     with pytest.raises(LearnerLost, match="the learner vanished"):
         run_in_threads(tmp_path, lambda role, message: role == "learner")
+
+
+class Failing(ThreadTransport):
+    """Fails once some updates were made; ``silent``: its children answer no more then."""
+
+    after, silent = 20, False
+
+    def failing(self):
+        trained = self.shared.weights.updates
+        return "the cluster is gone" if trained >= self.after else ""
+
+    def receive(self, seconds):
+        found = list(super().receive(seconds))
+        return [] if self.silent and self.failing() else found
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_run_whose_transport_fails_saves_first_and_goes_back_to_that(
+    tmp_path, monkeypatch, silent
+):
+    monkeypatch.setattr(Failing, "silent", silent)
+    monkeypatch.setattr("test_supervisor.ThreadTransport", Failing)
+    monkeypatch.setattr("dicerl.runtime.supervisor.LEAVING", 2.0)
+    with pytest.raises(GoBack, match="the cluster is gone") as error:
+        run_in_threads(tmp_path, **{"checkpoint.every": 10_000})
+    assert not isinstance(error.value, LearnerLost)
+    saved = [int(path.name) for path in checkpoints_of(tmp_path / "run")]
+    assert [n >= Failing.after for n in saved] == ([] if silent else [True])
+    left = [path.name for path in (tmp_path / "run" / "checkpoints").glob("*")]
+    assert left == [str(n) for n in saved]
+
+
+def test_a_run_ends_with_the_way_on_where_nothing_replaces_its_transport(tmp_path, monkeypatch):
+    monkeypatch.setattr(Failing, "renewable", False)
+    monkeypatch.setattr("test_supervisor.ThreadTransport", Failing)
+    with pytest.raises(DicerlError, match=r"is gone; continue with: dicerl resume .*run") as error:
+        run_in_threads(tmp_path)
+    assert not isinstance(error.value, GoBack)
+    assert int(checkpoints_of(tmp_path / "run")[-1].name) >= Failing.after
 
 
 class Surviving(ThreadTransport):

@@ -122,6 +122,8 @@ class Node:
 class SimulatedTransport:
     """A Transport whose children take simulated time. ``end`` says whether it has seen enough."""
 
+    renewable = False
+
     def __init__(self, load: Load, end: Callable[[SimulatedTransport], bool]) -> None:
         self.load, self._end = load, end
         self.clock = Clock()
@@ -151,6 +153,9 @@ class SimulatedTransport:
 
     def room(self) -> int:
         return 0
+
+    def failing(self) -> str:
+        return ""
 
     def weights_left(self) -> int | None:
         return None  # no child dies

@@ -103,6 +103,12 @@ class Transport(Protocol):
         """
         ...
 
+    renewable: bool  # whether another transport of the run can take the place of one that fails
+
+    def failing(self) -> str:
+        """Why all children are about to be lost together; empty if they are not."""
+        ...
+
     def weights_left(self) -> int | None:
         """After a learner died: the number of updates in the weights, if those outlived it and it
         was not in the middle of changing them; else None. Takes a few seconds at most.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dicerl.errors import NoRoom
 from dicerl.records import checkpoint
 from dicerl.records.state import RunState
 from dicerl.runtime.children import Child, EvaluatorChild
@@ -46,7 +47,10 @@ class Evaluations:
             return
         evaluator = self.evaluator
         if evaluator.handle is None:
-            self._start(evaluator)
+            try:
+                self._start(evaluator)
+            except NoRoom:
+                return  # it stays due
         self._coordinator.evaluation_requested()
         evaluator.evaluating, evaluator.last_seen = True, time.monotonic()
         self._send(Evaluate())

@@ -44,6 +44,8 @@ SET_HERE = "dicerl"  # this one shows a child that it is ours
 class ProcessTransport:
     """A Transport whose children are processes of this machine."""
 
+    renewable = True
+
     def __init__(self, context: RunContext) -> None:
         config, vector = context.config, context.model.flat.vector
         updates = context.coordinator.updates
@@ -108,6 +110,9 @@ class ProcessTransport:
                 how = handle.how_it_ended()
                 handle.kill()
                 yield handle, Ended(how)
+
+    def failing(self) -> str:
+        return ""  # each child lives and dies for itself
 
     def weights_left(self) -> int | None:
         """A learner changes the weights only while it holds their lock: one that died with it may

@@ -20,13 +20,14 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from dicerl.agent import own_torso
 from dicerl.agent.weights import Weights
-from dicerl.errors import DicerlError
+from dicerl.errors import DicerlError, NoRoom
 from dicerl.parts.replicas import Meeting
 from dicerl.runtime import ray_cluster
 from dicerl.runtime.base import Role, RunContext
 from dicerl.runtime.messages import Ended, NotSaved, Saved
 from dicerl.runtime.ray_child import Child, Over, Setting, TensorsToSave
 from dicerl.runtime.ray_cluster import Node
+from dicerl.runtime.ray_services import services
 from dicerl.runtime.ray_wire import AGAIN, dump, patiently
 from dicerl.runtime.roles import pickled, save
 from dicerl.runtime.setup import is_small, restore_weights
@@ -44,6 +45,8 @@ class RayTransport:
 
     def __init__(self, context: RunContext) -> None:
         ray_cluster.connect(context.config)
+        self.renewable = ray_cluster.started_here()
+        self._services = services(self.renewable)
         self._config, self._plan = context.config, context.plan
         weights = Weights(context.model.flat)
         if context.start is not None:
@@ -81,6 +84,8 @@ class RayTransport:
             context.coordinator.progress.say(line)
 
     def start(self, role: Role, *args: Any) -> RayHandle:
+        if not self._services.head_answers():
+            raise NoRoom("the head of the cluster does not answer")
         node, cpus, gpus = self._places[0], 0.0, 0.0
         learners = [handle.actor for handle in self._learners]
         if role == "actor":
@@ -113,6 +118,9 @@ class RayTransport:
         self._listen(handle)
         return handle
 
+    def failing(self) -> str:
+        return self._services.lost()
+
     def _node_for_actor(self) -> Node:
         taken = Counter(h.node.id for h in self._handles() if h.role == "actor")
         return ray_cluster.actor_node(
@@ -137,7 +145,7 @@ class RayTransport:
 
     def room(self) -> int:
         """The number of actors that the cluster has room for beside those there are."""
-        if time.monotonic() - self._looked > LOOK_EVERY:
+        if time.monotonic() - self._looked > LOOK_EVERY and self._services.head_answers():
             self._looked = time.monotonic()
             cpus, found = self._config.ray.cpus_per_actor, ray_cluster.workers(self._nodes())
             return sum(ray_cluster.room_on(node, self._reserved, cpus) for node in found)
@@ -187,9 +195,10 @@ class RayTransport:
     def _ended(self, handle: RayHandle, error: RayError) -> Ended:
         """How a child ended, in words that follow its name."""
         handle.kill()
-        living = {node.id for node in ray_cluster.nodes()}
         where = handle.node.address
-        if handle.node.id not in living:
+        if self._services.head_answers() and handle.node.id not in {
+            node.id for node in ray_cluster.nodes()
+        }:
             return Ended(f"was on node {where}, which has left the cluster", place_lost=True)
         reason = " ".join(str(error).split())
         for module in ("dicerl", "ale_py", "gymnasium", "lz4"):

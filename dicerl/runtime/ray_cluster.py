@@ -18,7 +18,8 @@ from typing import Any
 from dicerl.config import Config
 from dicerl.errors import ConfigError, NoRoom
 
-_connected_here = False  # by connect, so that disconnect leaves a caller's own connection alone
+# what connect did, so that disconnect leaves a caller's own connection alone
+_connected_here = _started_here = False
 ANSWER_SECONDS = 10.0  # for an address to answer
 LOCAL = "local"  # Ray's word for a cluster of its own on this machine
 HEAD = "node:__internal_head__"  # a resource that Ray gives its head node
@@ -47,7 +48,7 @@ def connect(config: Config) -> None:
         raise ConfigError(
             "runtime.kind", "ray", "it needs Ray: pip install 'dicerl[cluster]'"
         ) from None
-    global _connected_here
+    global _connected_here, _started_here
     if ray.is_initialized():
         return
     address = _address(config.ray.address)
@@ -61,10 +62,17 @@ def connect(config: Config) -> None:
         )
     except (RuntimeError, ValueError, OSError, SystemExit) as error:
         reason = " ".join(str(error).split())
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            reason += "; one that asks for a token needs RAY_AUTH_MODE=token here, too"
         raise ConfigError(
             "ray.address", address, f"no cluster of the same Ray and Python is there: {reason}"
         ) from None
-    _connected_here = True
+    _connected_here, _started_here = True, address == LOCAL
+
+
+def started_here() -> bool:
+    """Whether ``connect`` has started the Ray that it connected to."""
+    return _started_here
 
 
 def _address(asked: str) -> str:
@@ -107,12 +115,12 @@ def _require_answer(address: str) -> None:
 
 def disconnect() -> None:
     """Undo ``connect``; a Ray that was started by it ends."""
-    global _connected_here
+    global _connected_here, _started_here
     import ray
 
     if _connected_here:
         ray.shutdown()
-        _connected_here = False
+        _connected_here = _started_here = False
 
 
 def warnings(config: Config) -> list[str]:

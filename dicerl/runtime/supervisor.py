@@ -15,13 +15,15 @@ whole; else the run must go back to its last checkpoint (``LearnerLost``), which
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dicerl.errors import DicerlError, LearnerLost, NoRoom
+from dicerl.errors import DicerlError, GoBack, LearnerLost, NoRoom
 from dicerl.parts import collector
 from dicerl.records import checkpoint
 from dicerl.records.vocabulary import stage_fields
@@ -50,6 +52,11 @@ from dicerl.runtime.messages import (
 )
 
 WAIT = 0.2  # seconds for messages before the supervisor does its other work
+LEAVING = 5.0  # seconds for a last checkpoint of a transport that fails
+
+
+class _TooLate(Exception):
+    """A transport that fails did not last for a checkpoint."""
 
 
 class Supervisor:
@@ -70,6 +77,7 @@ class Supervisor:
         self._checked_at = self._acted_at  # when silent children were last looked for
         self._counted_at = self._acted_at  # when steps by machine were last reported
         self._folder: Path | None = None  # of the checkpoint being written
+        self._leave_by = math.inf  # until when a transport that fails may be used
         # A resumed run must not repeat earlier random streams.
         self.incarnation = context.incarnation
         if context.start is not None:
@@ -160,6 +168,26 @@ class Supervisor:
         self._lend_slots()
         self._check_silent()
         self.coordinator.show()
+        if self._leave_by == math.inf:
+            if reason := self._transport.failing():
+                self._leave(reason)
+        elif time.monotonic() > self._leave_by:
+            raise _TooLate
+
+    def _leave(self, reason: str) -> None:
+        """Save what all children have done while they can still be reached, then have the run go
+        back to that with another transport, or end.
+        """
+        limits, directory = self.config.runtime, self.coordinator.run.directory
+        self.coordinator.progress.say(f"{reason}; saving what there is")
+        self._leave_by = time.monotonic() + LEAVING
+        with contextlib.suppress(_TooLate, LearnerLost):  # else the checkpoint before it stands
+            self._save_now()
+        if not self._transport.renewable:
+            raise DicerlError(f"{reason}; continue with: dicerl resume {directory}")
+        self._restarts.count("the cluster", limits)
+        pause = self._restarts.pause("the cluster", f"failed: {reason}", limits)
+        raise GoBack(reason, pause=pause)
 
     # --- any child
 
