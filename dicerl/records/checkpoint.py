@@ -216,7 +216,7 @@ def _require_finite(file: Path) -> None:
 
     try:
         tensors = safetensors.numpy.load_file(file)
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError, *UNFIT) as error:  # or of a type NumPy lacks
         raise CheckpointError(f"{file} cannot be read: {error}") from None
     for key, x in tensors.items():
         if not np.isfinite(x).all():
