@@ -30,6 +30,7 @@ from dicerl.errors import DicerlError, printable
 
 # Below this much address space (ulimit -v) torch's libraries cannot be loaded, or crash.
 ADDRESS_SPACE = 1 << 30
+LONGEST_LINE = 4000  # characters of an error: names in files may be of any length
 NEED_TORCH = ("train", "resume", "bench", "plan", "evaluate", "export", "package")
 # in what is raised where the system has no more to give
 NO_MORE = ("allocate memory", "start new thread", "failed to map segment")
@@ -75,7 +76,9 @@ class Parser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with code 2."""
-    print(f"dicerl: {printable(' '.join(message.split()))}", file=sys.stderr)
+    line = " ".join(message.split())
+    line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ..."
+    print(f"dicerl: {printable(line)}", file=sys.stderr)
     raise SystemExit(2)
 
 

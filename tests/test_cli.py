@@ -291,3 +291,8 @@ def test_a_bug_keeps_its_traceback(call, monkeypatch):
     monkeypatch.setattr(cli.COMMANDS["variants"], "run", run)
     with pytest.raises(RuntimeError, match="a bug"):
         call("variants")
+
+
+def test_an_error_of_any_length_is_a_line_of_some(call):
+    error = one_line(call("train", "x" * 1_000_000), "xxx")
+    assert len(error) < 5000
