@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -87,6 +89,22 @@ def test_runs_may_come_and_go(tmp_path, serve, trained):
     assert [r["id"] for r in state(server)["list"]] == ["suite/dice-0"]
     shutil.rmtree(tmp_path / "later" / "suite")
     assert state(server)["list"] == []
+
+
+def test_a_name_of_any_bytes(runs, serve, trained):
+    """As text that a page can send back: the run is shown, its video too, and the others."""
+    odd = runs / os.fsdecode(b"odd\xff")
+    shutil.copytree(trained / "dice-0", odd)
+    (odd / "videos").mkdir()
+    (odd / "videos" / os.fsdecode(b"\xfe.mp4")).write_bytes(b"film")
+    server = serve(runs)
+    listed = state(server)["list"]
+    assert len(listed) == 5
+    (name,) = {run["id"] for run in listed} - set(os.listdir(trained))
+    assert name == "odd\\xff"
+    one = state(server, urllib.parse.urlencode({"run": name}))
+    assert one["picked"] == [name]
+    assert ask(server, "/" + one["runs"][0]["video"]["src"])[2] == b"film"
 
 
 def test_loopback_answers_only_to_a_loopback_name(runs, serve):
