@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -78,7 +79,9 @@ def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with code 2."""
     line = " ".join(message.split())
     line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ..."
-    print(f"dicerl: {printable(line)}", file=sys.stderr)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # it may be closed: the exit code is left
+            print(f"dicerl: {printable(line)}", file=sys.stderr, flush=True)
     raise SystemExit(2)
 
 
@@ -127,7 +130,8 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _main(argv)
         finally:
-            sys.stdout.flush()  # here, not at the interpreter's end, where it would complain
+            if sys.stdout is not None and not sys.stdout.closed:
+                sys.stdout.flush()  # here, not at the interpreter's end, where it would complain
     except BrokenPipeError:
         return _reader_left()
 

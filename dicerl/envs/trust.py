@@ -17,7 +17,7 @@ from pathlib import Path
 from gymnasium import Wrapper
 
 from dicerl.config import Config, EnvConfig
-from dicerl.errors import LONGEST, ConfigError, DicerlError
+from dicerl.errors import LONGEST, ConfigError, DicerlError, told
 
 VARIABLE = "DICERL_TRUST"  # modules, separated by commas or spaces
 OWN_CLUSTERS = ("", "auto", "local")  # of Ray: what this machine or its user has started
@@ -153,7 +153,7 @@ def import_named(name: str, field: str = "env.id") -> None:
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # it may do anything
-        reason = f"{type(error).__name__}: {error}"
+        reason = told(error)
         if isinstance(error, ImportError):
             reason = str(error)
         raise ConfigError(field, name, f"its module cannot be imported: {reason}") from None
