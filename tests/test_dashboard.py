@@ -132,10 +132,10 @@ def get(path="/", *headers, host="localhost"):
 
 MALFORMED = {
     "nothing": (b"", b""),
-    "garbage": (b"\x00\xff\r\n\r\n", b""),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b""),
-    "no version": (b"GET /\r\n\r\n", b""),
-    "a version of the future": (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b""),
+    "garbage": (b"\x00\xff\r\n\r\n", b"400"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
+    "no version": (b"GET /\r\n\r\n", b"403"),
+    "a version of the future": (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b"505"),
     "another method": (get().replace(b"GET", b"POST"), b"501"),
     "HEAD": (get().replace(b"GET", b"HEAD"), b"501"),
     "a long address": (get("/" + "a" * 70_000), b"414"),

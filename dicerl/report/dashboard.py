@@ -324,6 +324,8 @@ class Handler(BaseHTTPRequestHandler):
     def _send(
         self, body: bytes, kind: str, more: dict[str, str] | None = None, code: int = 200
     ) -> None:
+        if self.request_version == "HTTP/0.9":  # or what cannot be read: nobody is without headers
+            self.request_version = "HTTP/1.0"
         self.send_response(code)
         for name, value in {
             "Content-Type": kind,
