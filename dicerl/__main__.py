@@ -10,4 +10,5 @@ if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(os.path.abspath
 
 from dicerl.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # not where a config names it as an environment's module
+    sys.exit(main())

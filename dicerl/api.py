@@ -15,7 +15,7 @@ from dicerl.agent.behaviour import Behaviours
 from dicerl.config import Config, presets, validate
 from dicerl.config.resuming import changed, keeps_serial_state
 from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec, preset_for
-from dicerl.envs.trust import require_all
+from dicerl.envs.trust import require_all, require_cluster
 from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, configured
@@ -168,6 +168,8 @@ def resume(
     require_all(run.config.env, run.directory / "config.json", trust, own=make_env is not None)
     own_torso.require(run.config, run.directory / "config.json", trust)
     config, differing = changed(run.config, changes or {})
+    named = "ray.address" in (changes or {})
+    require_cluster(config, run.directory / "config.json", trust or named)
     run.config = config
     spec = env_spec(run.config, make_env)
     machine = plan(run.config, spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from dicerl.errors import DicerlError, printable
 
 # Below this much address space (ulimit -v) torch's libraries cannot be loaded, or crash.
 ADDRESS_SPACE = 1 << 30
+LONGEST_LINE = 4000  # characters of an error: names in files may be of any length
 NEED_TORCH = ("train", "resume", "bench", "plan", "evaluate", "export", "package")
 # in what is raised where the system has no more to give
 NO_MORE = ("allocate memory", "start new thread", "failed to map segment")
@@ -75,7 +77,11 @@ class Parser(argparse.ArgumentParser):
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with code 2."""
-    print(f"dicerl: {printable(' '.join(message.split()))}", file=sys.stderr)
+    line = " ".join(message.split())
+    line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ..."
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # it may be closed: the exit code is left
+            print(f"dicerl: {printable(line)}", file=sys.stderr, flush=True)
     raise SystemExit(2)
 
 
@@ -124,7 +130,8 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _main(argv)
         finally:
-            sys.stdout.flush()  # here, not at the interpreter's end, where it would complain
+            if sys.stdout is not None and not sys.stdout.closed:
+                sys.stdout.flush()  # here, not at the interpreter's end, where it would complain
     except BrokenPipeError:
         return _reader_left()
 

@@ -64,6 +64,18 @@ def require_folder(field: str, file: Path) -> None:
         raise ConfigError(field, str(file), f"there is no folder {file.parent}; make it first")
 
 
+def told(error: BaseException) -> str:
+    """``ValueError: why`` of whatever somebody's code raised, in one line; its own text may be of
+    any length, or raise in turn.
+    """
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "it cannot be shown"
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return f"{type(error).__name__}: {text}"
+
+
 def shortened(value: object) -> str:
     """The value as Python writes it, cut where that would fill the screen."""
     try:

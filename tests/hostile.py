@@ -45,6 +45,21 @@ BYTES = {
     "lone surrogate": b'{"kind": "event", "event": "\\ud800", "frames": 1, "variant": "\\udfff"}\n',
 }
 
+
+def safetensors(dtype: str, shape: list[int], data: bytes = b"") -> bytes:
+    """A file with one tensor."""
+    header = json.dumps({"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}})
+    return len(header).to_bytes(8, "little") + header.encode() + data
+
+
+# whole files of types and shapes that NumPy does not have
+TENSORS = (
+    safetensors("BF16", [1], b"\0\0"),
+    safetensors("F8_E4M3", [1], b"\0"),
+    safetensors("F32", [0] * 100),
+    safetensors("F32", [0, 2**62, 2**62]),
+)
+
 # paths that are no files, or lead to what is none
 KINDS = ("FIFO", "directory", "loop", "device", "gone")
 

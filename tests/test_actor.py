@@ -6,11 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 import probe
 from dicerl.agent.behaviour import Behaviour, Behaviours
 from dicerl.config.presets import preset
 from dicerl.core import family
+from dicerl.errors import EnvironmentFailed
 
 # --- the x that was drawn -------------------------------------------------------------------------
 
@@ -138,3 +140,23 @@ def test_windows_stay_as_they_were_sent_until_the_next_advance(burn_in):
             changed |= {n for n, a in kept.items() if not np.array_equal(windows[n], a)}
         sent.clear()
     assert changed >= {"observation", "action", "reward", "log_prob", "stream"}
+
+
+# --- environments that misbehave -----------------------------------------------------------------
+
+
+class Doubles(probe.Small):
+    def step(self, action):
+        torch.set_default_dtype(torch.float64)
+        return super().step(action)
+
+
+def test_what_an_environment_does_wrong_is_told_with_the_actor_and_the_step():
+    """Here it changes what every tensor of this process would be from now on."""
+    actor = probe.actor_of(preset("debug"), Doubles, 2)
+    actor.act()
+    try:
+        with pytest.raises(EnvironmentFailed, match=r"default type; .* \(actor 0, step 1\)$"):
+            actor.advance()
+    finally:
+        torch.set_default_dtype(torch.float32)

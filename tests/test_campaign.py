@@ -3,10 +3,13 @@ faults which no other test has, and proof that its checks can fail. ``make soak`
 """
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -184,6 +187,31 @@ def test_the_table_counts_and_orders(tmp_path):
     assert "| actor killed | 19 | 19 | 0 | 10.0 |" in text
     assert "**Broken** (story 1, serial): disk full: a hang" in text
     assert "Not made here: network cut: not here (1)." in text
+
+
+@pytest.mark.timeout(600)
+def test_a_campaign_that_is_cut_off_still_has_its_table(tmp_path):
+    """Twice the same signal, as `timeout make soak` sends it, in the middle of a story."""
+    command = ["-m", "faults", "--faults", "50", "--runtime", "serial", "--kind", "Ctrl-C"]
+    played = subprocess.Popen(
+        [sys.executable, *command, "--lanes", "1", "--json", str(tmp_path / "faults.json")],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FAULTS_PATIENCE": "4"},
+    )
+    assert "0 serial: Ctrl-C" in played.stdout.readline()
+    played.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    played.send_signal(signal.SIGTERM)
+    out, err = played.communicate(timeout=300)
+    assert err == ""
+    assert played.returncode == 130
+    found = json.loads((tmp_path / "faults.json").read_text())
+    assert 1 <= found["faults"] < found["cut_off"] == 50
+    assert found["broken"] == []
+    assert "Cut off by its user: 50 were asked for." in out
 
 
 def test_the_page_shows_the_committed_table():

@@ -3,6 +3,7 @@ mistakes in test_cli_mistakes.py, directories and damaged files in test_run.py a
 test_checkpoint.py.
 """
 
+import io
 import itertools
 import json
 import os
@@ -291,3 +292,24 @@ def test_a_bug_keeps_its_traceback(call, monkeypatch):
     monkeypatch.setattr(cli.COMMANDS["variants"], "run", run)
     with pytest.raises(RuntimeError, match="a bug"):
         call("variants")
+
+
+def test_an_error_of_any_length_is_a_line_of_some(call):
+    error = one_line(call("train", "x" * 1_000_000), "xxx")
+    assert len(error) < 5000
+
+
+@pytest.mark.parametrize("end", ["sys.stderr.close()", "os.close(2)", "sys.stderr = None"])
+def test_an_error_that_cannot_be_printed_has_its_exit_code(end):
+    code = f"import os, sys; from dicerl import cli; {end}; cli.main(['report', 'nowhere'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("end", ["sys.stdout.close()", "sys.stdout = None"])
+def test_a_closed_output_is_no_error(call, monkeypatch, end):
+    """An environment may have closed it."""
+    monkeypatch.setattr(cli.COMMANDS["variants"], "run", lambda args: exec(end) or 0)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert cli.main(["variants"]) == 0

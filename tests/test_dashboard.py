@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -89,6 +91,22 @@ def test_runs_may_come_and_go(tmp_path, serve, trained):
     assert state(server)["list"] == []
 
 
+def test_a_name_of_any_bytes(runs, serve, trained):
+    """As text that a page can send back: the run is shown, its video too, and the others."""
+    odd = runs / os.fsdecode(b"odd\xff")
+    shutil.copytree(trained / "dice-0", odd)
+    (odd / "videos").mkdir()
+    (odd / "videos" / os.fsdecode(b"\xfe.mp4")).write_bytes(b"film")
+    server = serve(runs)
+    listed = state(server)["list"]
+    assert len(listed) == 5
+    (name,) = {run["id"] for run in listed} - set(os.listdir(trained))
+    assert name == "odd\\xff"
+    one = state(server, urllib.parse.urlencode({"run": name}))
+    assert one["picked"] == [name]
+    assert ask(server, "/" + one["runs"][0]["video"]["src"])[2] == b"film"
+
+
 def test_loopback_answers_only_to_a_loopback_name(runs, serve):
     """A page of somebody else's, whose name resolves to 127.0.0.1, must not read the runs."""
     server = serve(runs)
@@ -114,10 +132,10 @@ def get(path="/", *headers, host="localhost"):
 
 MALFORMED = {
     "nothing": (b"", b""),
-    "garbage": (b"\x00\xff\r\n\r\n", b""),
-    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b""),
-    "no version": (b"GET /\r\n\r\n", b""),
-    "a version of the future": (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b""),
+    "garbage": (b"\x00\xff\r\n\r\n", b"400"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
+    "no version": (b"GET /\r\n\r\n", b"403"),
+    "a version of the future": (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", b"505"),
     "another method": (get().replace(b"GET", b"POST"), b"501"),
     "HEAD": (get().replace(b"GET", b"HEAD"), b"501"),
     "a long address": (get("/" + "a" * 70_000), b"414"),

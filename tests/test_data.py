@@ -187,3 +187,8 @@ def test_seconds_at_frames(tmp_path):
     assert np.isnan(opened(run).seconds(frames)).all()
     append(run, line("train", 100, elapsed=10.0), line("train", 200, elapsed=40.0))
     assert opened(run).seconds(frames).tolist() == [0.0, 10.0, 25.0, 40.0, 80.0]
+
+
+def test_a_name_is_cut_where_it_would_fill_the_page(tmp_path):
+    run = opened(make_run(tmp_path / "run", variant="v" * 100_000, **{"env.id": "e" * 100_000}))
+    assert (len(run.variant), len(run.env)) == (200, 200)

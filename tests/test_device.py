@@ -19,7 +19,7 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.objective import objective
 from dicerl.parts.sequence import Store, allocate, episode_starts, schema, window_length
 from dicerl.parts.staging import NOT_TRAINED_ON, Fetching, Staging
-from dicerl.runtime.device import require_device_memory, training_bytes
+from dicerl.runtime.device import choose_device, require_device_memory, training_bytes
 
 ATARI = EnvSpec("test", (4, 84, 84), np.dtype(np.uint8), 6, action_repeat=4, frame_stack=4)
 ON_CPU = torch.device("cpu")
@@ -335,3 +335,9 @@ def test_a_run_that_does_not_fit_is_refused():
         ConfigError, match=r"sequence\.batch is 3; an update of sequences of 13 steps needs about"
     ):
         require_device_memory(config, ATARI, 2**20, 2**31)
+
+
+@pytest.mark.parametrize("name", ["meta", "cuda:99", "nonsense", ""])
+def test_a_device_that_cannot_train_is_refused(name):
+    with pytest.raises(ConfigError, match=r"runtime\.device is .* it cannot be used here"):
+        choose_device(name)

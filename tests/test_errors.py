@@ -47,3 +47,13 @@ def test_a_long_value_is_cut():
         nested = [nested]
     for value in ("x" * 100_000, nested, 10**5000):
         assert len(str(errors.ConfigError("seed", value, "no"))) < 600
+
+
+def test_what_somebody_s_code_raised_is_told_in_one_line():
+    class Wordless(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    assert errors.told(ValueError("a\n b")) == "ValueError: a b"
+    assert errors.told(Wordless()) == "Wordless: it cannot be shown"
+    assert len(errors.told(ValueError("x" * 10_000))) < 600

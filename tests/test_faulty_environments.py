@@ -1,5 +1,6 @@
 """Environments that raise or give what is not finite, with real processes."""
 
+import re
 import sys
 
 import pytest
@@ -34,6 +35,7 @@ def test_an_environment_that_raises_ends_the_run(raises):
     failed_with_one_line(
         raises, "faulty:Raises-v0 raised in step", "RuntimeError: the engine is on fire"
     )
+    assert re.search(r"\(actor \d, step \d+\)$", raises.saw["err"].strip())
     assert "raised in step" in events(raises.run, "failed")[0]["reason"]
 
 
@@ -63,6 +65,8 @@ def test_broken_environments_in_the_serial_runtime(tmp_path, monkeypatch, capfd,
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments("serial", f"{env}-v0"), "--quiet"])
     assert ended.value.code == 2
-    assert capfd.readouterr() == ("", f"dicerl: {message}\n")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf"dicerl: {re.escape(message)} \(actor 0, step \d+\)\n", err), err
     assert events(tmp_path / "run", "failed")
     Run.open(tmp_path / "run").lock()  # nobody holds it any more

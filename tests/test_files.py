@@ -13,7 +13,7 @@ import pytest
 from dicerl.records import files
 from dicerl.report.dashboard import Board
 from dicerl.scores.own import own_scores
-from hostile import BYTES, KINDS, content, edited, unreadable
+from hostile import BYTES, KINDS, TENSORS, content, edited, unreadable
 from runs import one_line
 
 pytestmark = pytest.mark.timeout(90)  # a FIFO that is opened blocks for ever
@@ -108,6 +108,7 @@ def test_a_hostile_file_of_every_checkpoint(call, fresh, tmp_path, name):
         *(content(f"every/{name}", BYTES[kind]) for kind in ("empty", "deep list", "number")),
         content(f"every/{name}", b"\xff" * 8 + b"{}"),  # of a safetensors file: its header's size
         content(f"every/{name}", (2).to_bytes(8, "little") + b"{}"),  # a header without tensors
+        *(content(f"every/{name}", data) for data in TENSORS),
         *(unreadable(f"every/{name}", kind) for kind in ("FIFO", "directory")),
     ):
         directory = fresh("run")

@@ -1,6 +1,10 @@
 """envs/gym.py: any Gymnasium environment, what is not supported, and what a broken one gives."""
 
+import os
+import signal
+import subprocess
 import sys
+from fractions import Fraction
 
 import gymnasium
 import numpy as np
@@ -162,6 +166,149 @@ def test_an_environment_that_exits_is_named_like_one_that_raises():
             act[where]()
     with pytest.raises(EnvironmentFailed, match="could not be made: SystemExit: enough"):
         GymEnv(lambda: sys.exit("enough"), 1, "exits")
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Outside(BaseException):
+    """Not an Exception: nothing that catches those catches it."""
+
+
+def lived(kind):
+    """All that is done with an environment."""
+    env = GymEnv(kind, 1, "raises")
+    env.reset(0)
+    env.step(zeros(env))
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (Outside("out"), "Outside: out$"),
+        (GeneratorExit(), "GeneratorExit: $"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: $"),
+        (Wordless(), "Wordless: it cannot be shown$"),
+        (ValueError("x" * 10_000), r"ValueError: x{500} \.\.\.$"),
+        (ValueError("two\nlines"), "ValueError: two lines$"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("where", ["__init__", "reset", "step", "close"])
+def test_whatever_an_environment_raises_is_one_line(raised, said, where):
+    """Also what is no Exception, or cannot be shown. A run's own Ctrl-C names its signal."""
+
+    def act(env, *_, **__):
+        raise raised
+
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(EnvironmentFailed, match=said):
+            lived(type("Raises", (Catch,), {where: act}))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize("ours", [KeyboardInterrupt(2), DicerlError("ours")])
+def test_a_stop_is_not_put_down_to_the_environment(ours):
+    class Stopped(Catch):
+        def step(self, action):
+            raise ours
+
+    env = GymEnv(Stopped, 1, "stopped")
+    env.reset(0)
+    with pytest.raises(type(ours)) as caught:
+        env.step(zeros(env))
+    assert caught.value is ours
+
+
+@pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
+@pytest.mark.parametrize("value", ["1.0", None, 1 + 2j, np.complex64(1j), b"1", object()], ids=repr)
+def test_what_is_no_number_is_refused(name, value):
+    """NumPy would take text for a number, None for False, and half of a complex number."""
+
+    class Odd(Catch):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            found = {"reward": reward, "terminated": terminated, "truncated": truncated}
+            return observation, *(found | {name: value}).values(), info
+
+    env = GymEnv(Odd, 1, "odd")
+    env.reset(0)
+    with pytest.raises(EnvironmentFailed, match=rf"odd gave .* as {name} in step \(environment 0"):
+        env.step(zeros(env))
+
+
+@pytest.mark.parametrize("value", [1, np.float16(1), np.int8(1), np.array(1.0), Fraction(1)])
+def test_any_number_is_a_reward(value):
+    class Plain(Catch):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, value, *rest
+
+    env = GymEnv(Plain, 1, "plain")
+    env.reset(0)
+    assert env.step(zeros(env))[1].tolist() == [1.0]
+
+
+def test_spaces_that_raise_are_named():
+    class Spaceless(Catch):
+        @property
+        def observation_space(self):
+            raise ValueError("no space")
+
+        @observation_space.setter
+        def observation_space(self, space):
+            pass
+
+    with pytest.raises(EnvironmentFailed, match="observation_space is: ValueError: no space"):
+        GymEnv(Spaceless, 1, "spaceless")
+
+
+def test_pictures_that_do_not_fit_their_type_are_refused_at_any_step():
+    class Bright(gymnasium.Env):
+        observation_space = Box(0, 255, (8, 8, 1), np.uint8)
+        action_space = Discrete(2)
+        light = 255
+
+        def reset(self, **_):
+            return np.full((8, 8, 1), 255, np.uint8), {}
+
+        def step(self, action):
+            self.light += 1
+            return np.full((8, 8, 1), self.light), 0.0, False, False, {}
+
+    env = GymEnv(Bright, 1, "bright")
+    env.reset(0)
+    with pytest.raises(EnvironmentFailed, match=r"bright observed 256 \(int64\) in step"):
+        env.step(zeros(env))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_the_copy_that_an_environment_makes_of_us_ends():
+    """One that forks and returns twice: both would write the same files and pipes."""
+    code = """
+import os
+import numpy as np
+from dicerl.envs.gym import GymEnv
+from dicerl.envs.toy import Catch
+
+class Forks(Catch):
+    def step(self, action):
+        self.child = os.fork()
+        return super().step(action)
+
+env = GymEnv(Forks, 1, "forks")
+env.reset(0)
+env.step(np.zeros(1, int))
+print("here", flush=True)
+assert os.waitpid(env._envs[0].child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
 
 
 @pytest.mark.parametrize(

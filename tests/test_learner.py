@@ -244,3 +244,12 @@ def test_learners_publish_what_all_of_them_trained():
         learner.update(batch)
     assert [version for version, _ in pushed] == [2, 4]
     assert torch.equal(pushed[-1][1], b.weights.vector)
+
+
+def test_an_environment_may_switch_gradients_off():
+    """In the runtime serial it shares the learner's process."""
+    learner, batch = probe.learner_and_batch()
+    before = learner.weights.vector.clone()
+    with torch.set_grad_enabled(False):
+        learner.update(batch)
+    assert not torch.equal(learner.weights.vector, before)

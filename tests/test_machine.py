@@ -110,7 +110,8 @@ def test_long_time_slices_are_requested_and_nothing_else_is_changed():
         check=False,
     )
     listens = tuple(map(int, re.match(r"(\d+)\.(\d+)", platform.release()).groups())) >= (6, 12)
-    assert done.stdout.split()[:3] == ["True", "3", "3"], done.stderr
+    nice = str(min(19, os.nice(0) + 3))  # the tests themselves may run under `nice`
+    assert done.stdout.split()[:3] == ["True", nice, nice], done.stderr
     assert not listens or done.stdout.split()[3] == "True"
 
 

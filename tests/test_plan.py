@@ -1,6 +1,7 @@
 """plan/plan.py, plan/costs.py and plan/gpu.py, and the command."""
 
 import json
+import os
 
 import pytest
 
@@ -221,3 +222,43 @@ def test_gpus_share_a_batch_on_a_cluster(costs):
     found = planner.plan(Machines(92, 4))
     assert found["learner_steps_per_s"] == pytest.approx(64 * 80 / 2 / 0.5)
     assert any("2 GPU(s) are not used" in line for line in found["assumptions"])
+
+
+HOSTILE = {
+    "a list": lambda found: [found],
+    "no machine": lambda found: found | {"machine": 3},
+    "no config": lambda found: found | {"config": [1]},
+    "no costs": lambda found: found | {"costs": 3},
+    "text": lambda found: _with(found, step_seconds="1e-3"),
+    "too large": lambda found: _with(found, step_seconds=10**400),
+    "a truth value": lambda found: _with(found, num_envs=True),
+    "negative": lambda found: _with(found, actor_bytes=-1),
+    "nothing": lambda found: _with(found, update_seconds=0),
+    "NaN": lambda found: _with(found, valid_fraction=float("nan")),
+    "a list of costs": lambda found: found | {"costs": {"serial": [], "process": []}},
+}
+
+
+def _with(found, **changes):
+    return found | {"costs": {name: cost | changes for name, cost in found["costs"].items()}}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_of_costs_is_one_line(call, costs, case):
+    found = json.loads((costs / "debug.json").read_text())
+    (costs / "bad.json").write_text(json.dumps(HOSTILE[case](found)))
+    one_line(call(*TINY, "--costs", "bad.json"), "--costs bad.json")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["FIFO", "device", "deep"])
+def test_a_file_of_costs_that_never_ends_is_one_line(call, costs, kind):
+    path = costs / "bad.json"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text("[" * 100_000)
+    one_line(call(*TINY, "--costs", "bad.json"), "--costs bad.json")
+    one_line(call("bench", "--compare", "bad.json", "debug.json"), "bad.json")

@@ -136,6 +136,13 @@ def test_a_reader_that_vanishes_does_not_end_the_run(monkeypatch, now, tty):
         stream.close()
 
 
+def test_a_stream_that_an_environment_closed_does_not_end_the_run():
+    stream = io.StringIO()
+    shown = Progress("a run", stream=stream)
+    stream.close()
+    shown.say("nobody reads this")
+
+
 def test_quiet_and_json(call):
     arguments = ("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0")
     code, out, err = call(*arguments, "--run-dir", "a", "--quiet")

@@ -549,3 +549,20 @@ def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
     assert plan(config, spec).device.type == "cuda"
     with pytest.raises(ConfigError, match=r"num_learners is 2; there are 1 GPUs"):
         plan(config.replace(**{"runtime.num_learners": 2}), spec)
+
+
+def test_helpers_of_ray_that_outlive_it_are_ended(tmp_path):
+    """Those of this session, by the folder that their arguments name, and no others."""
+    code = "import time; time.sleep(600)"
+    ours, other = (
+        subprocess.Popen([sys.executable, "-c", code, f"--session-dir={tmp_path / name}/logs"])
+        for name in ("session_1", "session_2")
+    )
+    try:
+        ray_cluster.end_leftovers(str(tmp_path / "session_1") + "/", grace=0.2)
+        assert ours.wait(30) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait()

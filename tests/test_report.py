@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dicerl.report.report import EMBEDDED, write_report
-from runs import append, line, make_run
+from runs import append, line, make_run, one_line
 
 
 def test_report_is_one_file_that_asks_for_no_other(runs, tmp_path):
@@ -69,7 +69,7 @@ def test_the_latest_video_is_embedded_or_linked(runs, tmp_path):
     write_report([runs / "dice-0"], tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text()
     assert "data:video/mp4;base64,bmV3IHZpZGVv" in text
-    assert '"href": "runs/dice-0/videos/new.mp4"' in text
+    assert '"href": "./runs/dice-0/videos/new.mp4"' in text
     (videos / "new.mp4").write_bytes(b"x" * (EMBEDDED + 1))
     write_report([runs / "dice-0"], tmp_path / "out.html")
     assert "data:video" not in (tmp_path / "out.html").read_text()
@@ -144,3 +144,21 @@ def test_pages_load_neither_torch_nor_an_emulator(runs, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
     assert "hns/ALE/MsPacman-v5" in page.read_text()
+
+
+def test_a_report_is_not_written_to_what_is_no_file(runs, call, monkeypatch):
+    """Nobody may ever read from a FIFO; whoever made the run made it."""
+    monkeypatch.chdir(runs.parent)
+    os.mkfifo(runs / "dice-0" / "report.html")
+    one_line(call("report", "runs/dice-0"), "report.html is not a regular file", "-o")
+
+
+def test_a_link_to_a_video_is_never_an_address_of_its_own(runs, tmp_path):
+    run = runs.rename(tmp_path / "javascript:alert(1)#%") / "dice-0"
+    (run / "videos").mkdir()
+    (run / "videos" / "x.mp4").write_bytes(b"x" * (EMBEDDED + 1))
+    write_report([run], tmp_path / "out.html")
+    assert (
+        '"href": "./javascript%3Aalert%281%29%23%25/dice-0/videos/x.mp4"'
+        in (tmp_path / "out.html").read_text()
+    )

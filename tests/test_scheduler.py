@@ -20,7 +20,7 @@ from dicerl.records.lock import in_use
 from dicerl.records.metrics import read_lines
 from dicerl.records.run import Run
 from dicerl.runtime.machine import share_of_cores
-from dicerl.suite.scheduler import Scheduler, default_jobs
+from dicerl.suite.scheduler import Job, Scheduler, default_jobs
 from runs import finish, plan_of
 
 # seconds for anything that must happen at all: a busy machine starts processes slowly
@@ -47,6 +47,23 @@ def test_the_first_signal_is_remembered_for_the_exit_code(number):
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGINT)
     assert (scheduler.stops, scheduler.signal) == (2, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN + 3])
+def test_a_run_killed_by_any_signal_is_tried_again_then_failed(number):
+    """A real-time signal has no name."""
+    (run,) = plan_of(seeds=1).runs
+    scheduler = Scheduler([run], 1, lambda run: None, lambda: None)
+    for attempts, state in ((1, "queued"), (2, "failed")):
+        process = subprocess.Popen(["sleep", "60"])
+        job = Job(run, process, 0)
+        scheduler._running.append(job)
+        scheduler._attempts[run.name] = attempts
+        process.send_signal(number)
+        process.wait()
+        scheduler._ended(job)
+        assert run.state == state
+        assert run.reason.startswith("was killed by ")
 
 
 # --- with real processes

@@ -1,12 +1,14 @@
 """suite/plan.py: a suite from a file and from options, and the mistakes in both."""
 
+import os
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from dicerl.errors import DicerlError
 from dicerl.suite.plan import make_plan
-from runs import plan_of
+from runs import one_line, plan_of
 
 
 def test_a_file_and_options(tmp_path):
@@ -230,3 +232,26 @@ def test_arguments_and_wrappers_of_the_environment(tmp_path):
     env = make_plan({}, {}, str(path)).runs[0].config.env
     assert env.kwargs == {"sutton_barto_reward": True}
     assert env.wrappers == ("gymnasium.wrappers:FlattenObservation",)
+
+
+@pytest.mark.timeout(60)
+def test_a_suite_too_large_to_list_is_refused(tmp_path):
+    path = tmp_path / "suite.toml"
+    for seeds in (10**12, 100_001):
+        path.write_text(f'games = ["CartPole-v1"]\nseeds = {seeds}\n')
+        with pytest.raises(DicerlError, match="at most 100,000 runs"):
+            make_plan({}, {}, str(path))
+    games = [f"Game{i}-v0" for i in range(2_000)]
+    path.write_text(f"games = {games}\nseeds = 51\n")
+    with pytest.raises(DicerlError, match="make 102,000 runs"):
+        make_plan({}, {}, str(path))
+
+
+@pytest.mark.timeout(60)
+def test_a_suite_file_that_is_none(call, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    (tmp_path / "folder").mkdir()
+    for name in ("fifo", "zero", "bytes", "folder"):
+        one_line(call("suite", name), name)

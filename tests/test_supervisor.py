@@ -23,6 +23,7 @@ from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.checkpoint import best_of, checkpoints_of, read_state
 from dicerl.records.metrics import read_lines
+from dicerl.records.vocabulary import LINES
 from dicerl.runtime import children, setup
 from dicerl.runtime.messages import (
     Batch,
@@ -295,7 +296,9 @@ def test_actors_are_started_as_places_come(tmp_path, monkeypatch, wanted, added)
         tmp_path, **{"runtime.num_actors": wanted, "bandit.scope": "actor"}
     )
     assert complete
-    assert [line["actor"] for line in lines(run, event="actor_added")] == added
+    told = lines(run, event="actor_added")
+    assert [line["actor"] for line in told] == added
+    assert set().union(*told) <= set(LINES["event"])
     assert sum(h.role == "actor" for h in transport.started) == 1 + len(added)
     assert {line["actor"] for line in lines(run, kind="episode")} == {0, *added}
 
@@ -489,7 +492,9 @@ def test_a_lost_evaluator_costs_one_evaluation(tmp_path):
 
 
 def test_too_many_lost_actors_end_the_run_with_the_reason(tmp_path):
-    with pytest.raises(DicerlError, match=r"had to be replaced 2 times .* because it vanished"):
+    with pytest.raises(
+        DicerlError, match=r"replaced 2 times .* because it vanished, in .* after \d+ steps"
+    ):
         run_in_threads(
             tmp_path,
             lambda role, message: isinstance(message, SlotsWanted),

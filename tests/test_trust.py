@@ -178,3 +178,54 @@ def test_consent_reaches_the_actors_and_nothing_else_is_imported(stranger, tmp_p
     assert done.returncode == 0, done.stderr
     assert len(set((folder / f"{name}.ran").read_text().split())) >= 2  # supervisor and actor
     assert not (folder / "multiprocessing.ran").exists()
+
+
+@pytest.mark.parametrize("name", ["builtins:input", "sys:exit", "os:_exit", "subprocess:Popen"])
+def test_a_function_of_an_imported_module_is_no_wrapper(call, copy, name):
+    """It would be called; what is imported in any program is nobody's consent."""
+    edited("config.json", "env.wrappers", [name])(copy)
+    for command in (("evaluate", copy, *QUICK), ("resume", copy, "--quiet")):
+        one_line(call(*command), f"{copy}/config.json", name.split(":")[0], "--trust")
+
+
+class Passing(gymnasium.Wrapper):
+    """A wrapper that this program has."""
+
+
+def test_a_wrapper_that_was_imported_needs_no_consent(call, copy):
+    edited("config.json", "env.wrappers", [f"{__name__}:Passing"])(copy)
+    assert call("evaluate", copy, *QUICK)[0] == 0
+
+
+def test_the_command_itself_is_no_environment(call, copy):
+    """To import it would run this command a second time."""
+    edited("config.json", "env.id", "dicerl.__main__:Nothing-v0")(copy)
+    one_line(call("evaluate", copy, *QUICK), "dicerl.__main__ registers no environment")
+
+
+def test_a_stranger_s_cluster_needs_consent(call, copy, tmp_path, monkeypatch):
+    """What its nodes send is unpickled. Nobody listens at this address."""
+    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    edited("config.json", "runtime.kind", "ray")(copy)
+    edited("config.json", "ray.address", "127.0.0.1:1")(copy)
+    edited("config.json", "frames", 700)(copy)
+    asks = "asks to join the Ray cluster at 127.0.0.1:1"
+    one_line(call("resume", copy, "--quiet"), asks, "--trust", f"{trust.VARIABLE}=127.0.0.1")
+    one_line(call("resume", copy, "--quiet", "--trust"), "nobody answers there")
+    named = ("--ray.address", "127.0.0.1:1")
+    one_line(call("resume", copy, "--quiet", *named), "nobody answers there")
+    monkeypatch.setenv(trust.VARIABLE, "127.0.0.1")
+    one_line(call("resume", copy, "--quiet"), "nobody answers there")
+    monkeypatch.delenv(trust.VARIABLE)
+    assert call("evaluate", copy, *QUICK)[0] == 0  # joins none
+    assert call("resume", copy, "--quiet", "--runtime", "serial")[0] == 0
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        'games = ["CartPole-v1"]\npreset = "debug"\n[config]\nruntime.kind = "ray"\n'
+        'ray.address = "127.0.0.1:1"\n'
+    )
+    with pytest.raises(DicerlError, match=asks):
+        make_plan({}, {}, str(path))
+    run = make_plan({}, {}, str(path), trust=True).runs[0]
+    assert trust.listed_with(*trust.named_in(run.config)).split()[-1] == "127.0.0.1"
+    make_plan({}, {"ray.address": "127.0.0.1:1"}, str(path))

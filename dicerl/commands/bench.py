@@ -123,12 +123,12 @@ def describe(result: dict[str, Any]) -> list[str]:
 
 def _compare(before: str, after: str) -> int:
     from dicerl.bench.bench import compare
-    from dicerl.records.files import parse_json
+    from dicerl.records.files import read_json
 
     results = []
     for path in (before, after):
         try:
-            results.append(parse_json(Path(path).read_bytes()))
+            results.append(read_json(Path(path)))
         except (OSError, ValueError) as error:
             raise DicerlError(
                 f"{path} cannot be read: {error}; it must be what dicerl bench --json printed"

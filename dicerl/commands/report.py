@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,14 @@ def run(args: argparse.Namespace) -> int:
             f"output {output} is a directory; name a file, for example {output / 'report.html'}"
         )
     require_folder("output", output)
-    if output.is_symlink() and not args.output:  # whoever made the run chose where it leads
-        raise DicerlError(f"{output} is a link; name the file to write with -o")
+    # whoever made the run chose where a link leads, and nobody may ever read from a FIFO
+    if (
+        not args.output
+        and os.path.lexists(output)
+        and (output.is_symlink() or not output.is_file())
+    ):
+        what = "a link" if output.is_symlink() else "not a regular file"
+        raise DicerlError(f"{output} is {what}; name the file to write with -o")
     write_report(directories, output, lambda line: print(printable(line), file=sys.stderr))
     print(printable(f"{output} ({output.stat().st_size / 1e6:.1f} MB)"))
     return 0

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from dicerl.errors import printable
+from dicerl.errors import LONGEST, printable
 
 
 def add_parser(commands: Any) -> None:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         own, [game for word in args.games for game in word.split(",") if game], args.as_printed
     )
     for line in left_out:
-        print(printable(f"note: {line}"), file=sys.stderr)
+        print(printable(f"note: {line[:LONGEST]}"), file=sys.stderr)
     if args.json:
         print(json.dumps(data))
         return 0

@@ -152,13 +152,12 @@ def _dry_run(config: Config, args: argparse.Namespace) -> int:
 
 def _train_and_keep_going(config: Config, args: argparse.Namespace) -> int:
     """Train in a process that is started again, as a resume, if it dies; return its exit code."""
-    from dicerl.envs.trust import module_of, names_in
+    from dicerl.envs.trust import module_of, named_in
     from dicerl.records.run import fresh_directory
 
     made = [] if config.run_dir else [fresh_directory(config)]
     directory = Path(config.run_dir or made[0])
-    named = (*names_in(config.env), config.network.torso)
-    consent = ["--trust"] if any(map(module_of, named)) else []  # they were named here
+    consent = ["--trust"] if any(map(module_of, named_in(config))) else []  # they were named here
     shown = ["--json"] * args.json + ["--quiet"] * args.quiet
 
     def again() -> list[str] | None:

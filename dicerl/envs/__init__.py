@@ -4,7 +4,6 @@ one.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym, names_of_actions
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.masks import mask_of, random_actions
+from dicerl.envs.patience import CLOSING, STARTING, Patience
 from dicerl.envs.vector import GymVector, VectorMaker, registered
 from dicerl.envs.wrappers import configured, with_kwargs
 from dicerl.errors import ConfigError, DicerlError
@@ -139,10 +139,22 @@ def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
     """The environment's spec, read from one instance of it. That is reset: only then a Gymnasium
     environment shows whether it has action masks.
     """
-    with contextlib.closing(make_vector_env(config, 1, make_env)) as env:
-        if isinstance(env, GymEnv):
-            env.reset(0)
-        return env.spec
+    patience = Patience(config.env.id, config.runtime.stuck_seconds)
+    starting = max(STARTING, config.runtime.stuck_seconds)
+    patience.start()
+    try:
+        with patience.within(starting, "being made"):
+            env = make_vector_env(config, 1, make_env)
+        try:
+            if isinstance(env, GymEnv):
+                with patience.within(starting, "reset"):
+                    env.reset(0)
+            return env.spec
+        finally:
+            with patience.within(CLOSING, "close"):
+                env.close()
+    finally:
+        patience.stop()
 
 
 def action_names(config: Config, make_env: MakeEnv | None = None) -> list[str]:

@@ -14,7 +14,7 @@ from dicerl.config import EnvConfig
 from dicerl.envs.atari import AtariEnv
 from dicerl.envs.base import EnvSpec, VectorEnv
 from dicerl.envs.gym import GymEnv
-from dicerl.errors import DicerlError
+from dicerl.errors import DicerlError, told
 
 EMULATOR_FPS = 60.0
 # Where an environment names no render_fps: MinAtar's own display shows each step for 50 ms.
@@ -127,8 +127,7 @@ class FilmedGym(GymEnv):
                 self._envs[0] = make(render_mode="rgb_array")
             except Exception as error:
                 raise DicerlError(
-                    f"{name} cannot be filmed: with render_mode='rgb_array' it raised"
-                    f" {type(error).__name__}: {error}"
+                    f"{name} cannot be filmed: with render_mode='rgb_array' it raised {told(error)}"
                 ) from error
             first.close()
         self.fps = float(first.metadata.get("render_fps") or DEFAULT_FPS)
@@ -156,7 +155,7 @@ class FilmedGym(GymEnv):
             picture = np.asarray(self._envs[0].render())
         except Exception as error:
             raise DicerlError(
-                f"{self.spec.name} cannot be filmed: render raised {type(error).__name__}: {error}"
+                f"{self.spec.name} cannot be filmed: render raised {told(error)}"
             ) from error
         if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
             raise DicerlError(

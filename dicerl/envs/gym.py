@@ -6,9 +6,12 @@ import dataclasses
 import difflib
 import functools
 import importlib.metadata
+import os
 import re
+import signal
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import gymnasium
@@ -18,10 +21,20 @@ from dicerl.envs.base import EnvSpec
 from dicerl.envs.masks import Masks
 from dicerl.envs.spaces import SUPPORTED, Encode, actions_of, observations_of
 from dicerl.envs.trust import import_named
-from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest
+from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest, shortened, told
 
-# what an environment may raise; sys.exit in one would end the run without a reason
-RAISED = (Exception, SystemExit)
+# what rewards and ends of episodes usually are; anything else is looked at
+NUMBERS = {float, int, bool, np.float32, np.float64, np.int64, np.bool_}
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether what came out of an environment is not its own: an error of ours, or Ctrl-C, which
+    names its signal while a run trains (runtime/launch.py). Anything else, sys.exit as well, would
+    end the run without a reason.
+    """
+    if not isinstance(error, KeyboardInterrupt):
+        return isinstance(error, DicerlError)
+    return bool(error.args) or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def maker(env_id: str) -> Callable[..., gymnasium.Env]:
@@ -123,7 +136,10 @@ def spaces_of(env: gymnasium.Env, name: str) -> tuple[Any, Any]:
     """(action space, observation space) of an environment; one without is an error."""
     found = []
     for what in ("action_space", "observation_space"):
-        space = getattr(env, what, None)
+        try:
+            space = getattr(env, what, None)
+        except Exception as error:
+            raise EnvironmentFailed(f"{name} raised where its {what} is: {told(error)}") from error
         if space is None:
             raise DicerlError(f"{name} has no {what}; {SUPPORTED}")
         found.append(space)
@@ -158,12 +174,10 @@ class GymEnv:
     def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
         try:
             self._envs = [make() for _ in range(num_envs)]
-        except DicerlError:
-            raise
-        except RAISED as error:
-            raise EnvironmentFailed(
-                f"{name} could not be made: {type(error).__name__}: {error}"
-            ) from error
+        except BaseException as error:
+            if is_ours(error):
+                raise
+            raise EnvironmentFailed(f"{name} could not be made: {told(error)}") from error
         first = self._envs[0]
         if not isinstance(first, gymnasium.Env):
             how = "; of a vector environment: dicerl.vector(make), with make(num_envs)"
@@ -181,7 +195,7 @@ class GymEnv:
                     f"{name} acts in {its_actions} and observes {its_observations} (environment"
                     f" {i}), but {actions} and {observations} (environment 0); all must be alike"
                 )
-        self.num_envs = num_envs
+        self.num_envs, self._process = num_envs, os.getpid()
         self._masks = Masks(self.spec, observations, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
 
@@ -209,22 +223,17 @@ class GymEnv:
         """
         try:
             result = self._envs[i].reset(seed=seed)
-        except RAISED as error:
+        except BaseException as error:
+            if is_ours(error):
+                raise
             raise self._raised("reset", i, error) from error
         if not (isinstance(result, tuple) and len(result) == 2):
             raise EnvironmentFailed(
                 f"{self.spec.name} gave {type(result).__name__} in reset (environment {i}); it must"
                 " return (observation, info)"
             )
-        observation, dtype = self._require_fit(result[0], "reset", i), self.spec.observation_dtype
+        observation = self._require_fit(result[0], "reset", i)
         self._masks.read("reset", i, *result)
-        if dtype.kind in "ub" and (given := observation).dtype != dtype:
-            lost = given[given.astype(dtype) != given]
-            if lost.size:
-                raise EnvironmentFailed(
-                    f"{self.spec.name} observed {lost[0]} ({given.dtype}) in reset (environment"
-                    f" {i}); its observation space has the type {dtype}"
-                )
         return observation
 
     def _require_fit(self, observation: Any, what: str, i: int) -> np.ndarray:
@@ -253,6 +262,14 @@ class GymEnv:
                 f"{self.spec.name} gave an observation of {array.dtype} in {what} (environment"
                 f" {i}); its numbers must be real"
             )
+        dtype = self.spec.observation_dtype
+        if array.dtype != dtype and dtype.kind in "ub":
+            lost = array[array.astype(dtype) != array]
+            if lost.size:
+                raise EnvironmentFailed(
+                    f"{self.spec.name} observed {lost[0]} ({array.dtype}) in {what} (environment"
+                    f" {i}); its observation space has the type {dtype}"
+                )
         return array
 
     def seeds(self, seed: int) -> list[int]:
@@ -274,20 +291,34 @@ class GymEnv:
                 if self._ended[i]:
                     observation[i] = self._first(i)
                 else:
-                    next_, reward[i], terminated[i], truncated[i], info = env.step(action)
+                    next_, gained, ends, cut, info = env.step(action)
+                    if not {type(gained), type(ends), type(cut)} <= NUMBERS:
+                        self._require_real(i, reward=gained, terminated=ends, truncated=cut)
+                    reward[i], terminated[i], truncated[i] = gained, ends, cut
                     observation[i] = self._require_fit(next_, "step", i)
                     ended = bool(terminated[i] or truncated[i])
                     self._masks.read("step", i, next_, info, ended)
-        except DicerlError:
-            raise
-        except RAISED as error:
+        except BaseException as error:
+            if is_ours(error):
+                raise
             raise self._raised("step", i, error) from error
         self._ended = terminated | truncated
+        if os.getpid() != self._process:  # an environment forked, and its copy of us came back
+            os._exit(0)
         return observation, reward, terminated, truncated
+
+    def _require_real(self, i: int, **values: Any) -> None:
+        """Refuse what an array would take for a number: text, None, half of a complex number."""
+        for name, value in values.items():
+            if not isinstance(value, Real) and np.asarray(value).dtype.kind not in "biuf":
+                raise EnvironmentFailed(
+                    f"{self.spec.name} gave {shortened(value)} as {name} in step (environment {i});"
+                    " it must be a number"
+                )
 
     def _raised(self, what: str, i: int, error: BaseException) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"{self.spec.name} raised in {what} (environment {i}): {type(error).__name__}: {error}"
+            f"{self.spec.name} raised in {what} (environment {i}): {told(error)}"
         )
 
     def close(self) -> None:
@@ -296,7 +327,9 @@ class GymEnv:
         for i, env in enumerate(self._envs):
             try:
                 env.close()
-            except Exception as error:
+            except BaseException as error:
+                if is_ours(error):
+                    raise
                 raised = raised or self._raised("close", i, error)
         if raised is not None:
             raise raised

@@ -14,10 +14,13 @@ import os
 import sys
 from pathlib import Path
 
-from dicerl.config import EnvConfig
-from dicerl.errors import ConfigError, DicerlError
+from gymnasium import Wrapper
+
+from dicerl.config import Config, EnvConfig
+from dicerl.errors import LONGEST, ConfigError, DicerlError, told
 
 VARIABLE = "DICERL_TRUST"  # modules, separated by commas or spaces
+OWN_CLUSTERS = ("", "auto", "local")  # of Ray: what this machine or its user has started
 INSTALLED = ("dicerl", "gymnasium", "ale_py", "minatar")  # environments that come with dicerl
 
 
@@ -31,6 +34,12 @@ def module_of(name: str) -> str:
 def names_in(env: EnvConfig) -> tuple[str, ...]:
     """What a config of environments may ask to import: their id and their wrappers' names."""
     return env.id, *env.wrappers
+
+
+def named_in(config: Config) -> tuple[str, ...]:
+    """Everything in a config that may need consent: modules, and the host of a Ray cluster."""
+    cluster = () if config.ray.address in OWN_CLUSTERS else (config.ray.address,)
+    return *names_in(config.env), config.network.torso, *cluster
 
 
 def is_listed(module: str) -> bool:
@@ -73,8 +82,48 @@ def require_all(env: EnvConfig, file: Path, trust: bool = False, own: bool = Fal
     """The same of everything that the config in ``file`` may ask to import; with an ``own``
     environment its id is not used.
     """
-    for name in env.wrappers if own else names_in(env):
-        require(name, file, trust)
+    if not own:
+        require(env.id, file, trust)
+    for name in env.wrappers:
+        require_wrapper(name, file, trust)
+
+
+def require_wrapper(name: str, file: Path, trust: bool = False) -> None:
+    """The same of a wrapper. It is also called, and a file could name any function of any module
+    that is imported (``builtins:input``): without consent only a class of ``gymnasium.Wrapper`` is
+    taken.
+    """
+    module, word = module_of(name), name.rpartition(":")[2]
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(word)
+    if came_with_dicerl(module) or (isinstance(found, type) and issubclass(found, Wrapper)):
+        return
+    if not trust and not is_listed(module):
+        raise needs_consent(file, module)
+
+
+def require_cluster(config: Config, file: Path, trust: bool = False) -> None:
+    """Refuse a Ray cluster that ``file`` names, unless it is trusted: what its nodes send is
+    unpickled here, and so runs.
+    """
+    if not trust and not is_own_cluster(config):
+        address = config.ray.address[:LONGEST]
+        raise DicerlError(
+            f"{file} asks to join the Ray cluster at {address}, whose nodes can run code here; if"
+            f" you trust it: --trust (in Python trust=True), --ray.address {address}, or"
+            f" {VARIABLE}={module_of(address) or address}"
+        )
+
+
+def is_own_cluster(config: Config) -> bool:
+    """Whether a run needs no consent to its Ray cluster: it uses none, or the one of this machine
+    and its user, or the environment variable lists the host.
+    """
+    address = config.ray.address
+    return (
+        config.runtime.kind != "ray"
+        or address in OWN_CLUSTERS
+        or is_listed(module_of(address) or address)
+    )
 
 
 def needs_consent(file: Path, module: str) -> DicerlError:
@@ -104,7 +153,7 @@ def import_named(name: str, field: str = "env.id") -> None:
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # it may do anything
-        reason = f"{type(error).__name__}: {error}"
+        reason = told(error)
         if isinstance(error, ImportError):
             reason = str(error)
         raise ConfigError(field, name, f"its module cannot be imported: {reason}") from None

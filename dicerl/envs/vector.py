@@ -17,9 +17,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 
-from dicerl.envs.gym import seeds, spec_of
+from dicerl.envs.gym import is_ours, seeds, spec_of
 from dicerl.envs.masks import KEY, Masks, in_observation
-from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed
+from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, told
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class GymVector:
     def __init__(self, make: Callable[[int], Any], num_envs: int, name: str) -> None:
         try:
             env = make(num_envs)
-        except DicerlError:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if is_ours(error):
+                raise
             raise EnvironmentFailed(
-                f"{name} could not be made ({num_envs} of it): {type(error).__name__}: {error}"
+                f"{name} could not be made ({num_envs} of it): {told(error)}"
             ) from error
         if not isinstance(env, VectorEnv):
             raise DicerlError(
@@ -189,10 +189,10 @@ class GymVector:
     def _call(self, what: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(self._env, what)(*args, **kwargs)
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"{self.spec.name} raised in {what}: {type(error).__name__}: {error}"
-            ) from error
+        except BaseException as error:
+            if is_ours(error):
+                raise
+            raise EnvironmentFailed(f"{self.spec.name} raised in {what}: {told(error)}") from error
 
     def _observations(self, given: Any, what: str) -> np.ndarray:
         """Observations [N, ...] as an array of our own: the environment may use its own again."""

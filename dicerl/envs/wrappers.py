@@ -10,7 +10,7 @@ import gymnasium
 
 from dicerl.config import EnvConfig
 from dicerl.envs.trust import came_with_dicerl, import_named, module_of
-from dicerl.errors import ConfigError, nearest
+from dicerl.errors import ConfigError, nearest, told
 
 Wrapper = Callable[[Any], Any]
 
@@ -42,9 +42,7 @@ def with_kwargs(make: Callable[..., Any], env: EnvConfig, name: str) -> Callable
             if not env.kwargs:
                 raise
             raise ConfigError(
-                "env.kwargs",
-                env.kwargs,
-                f"{name} could not be made with that: {type(error).__name__}: {error}",
+                "env.kwargs", env.kwargs, f"{name} could not be made with that: {told(error)}"
             ) from error
 
     return build
@@ -79,9 +77,7 @@ def _wrapped(env: Any, name: str, wrapper: Wrapper, of: str) -> gymnasium.Env:
     try:
         made = wrapper(env)
     except Exception as error:
-        raise ConfigError(
-            "env.wrappers", name, f"around {of} it raised {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError("env.wrappers", name, f"around {of} it raised {told(error)}") from error
     if not isinstance(made, gymnasium.Env):
         raise ConfigError(
             "env.wrappers", name, f"it returned {type(made).__name__}; it must be a gymnasium.Env"

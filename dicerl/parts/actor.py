@@ -20,6 +20,7 @@ from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.frames import history_at
 from dicerl.core import family
 from dicerl.envs import VectorEnv, mask_of, require_finite, require_same
+from dicerl.errors import EnvironmentFailed
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
 from dicerl.records.timing import Times
 
@@ -49,7 +50,7 @@ class Actor:
 
     ``rng`` samples actions, ``env_seed`` seeds the environments. ``first_env`` numbers the
     environments across actors; an ``incarnation`` is one life of an actor. Both only label the
-    windows.
+    windows, as ``number`` does what its environments are blamed for.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Actor:
         end_episodes: EndEpisodes,
         next_behaviours: NextBehaviours,
         first_env: int = 0,
+        number: int = 0,
         incarnation: int = 0,
     ) -> None:
         config = model.config
         require_same(env.spec, model.spec)
         self.config, self.env, self.model = config, env, model
         self._rng, self._first_env, self.incarnation = rng, first_env, incarnation
+        self._number = number
         self._get_parameters, self._send_sequences = get_parameters, send_sequences
         self._end_episodes, self._next_behaviours = end_episodes, next_behaviours
         self._burn_in, self._length = config.sequence.burn_in, config.sequence.length
@@ -101,9 +104,12 @@ class Actor:
         self._window["stream"][:, 0] = self.incarnation
         self._window["stream"][:, 1] = self._first_env + np.arange(n)
         self._t, self._sent = self._burn_in, False
-        self._observation = self.env.reset(env_seed)
-        require_finite(self.env.spec, "observed value", self._observation)
-        self._mask = mask_of(self.env, self.model.spec)
+        try:
+            self._observation = self.env.reset(env_seed)
+            require_finite(self.env.spec, "observed value", self._observation)
+            self._mask = mask_of(self.env, self.model.spec)
+        except EnvironmentFailed as error:
+            raise self._blamed(error) from error
         self._state = self.model.initial_state(n)
         # whether the observation is an episode's last: the next step is then a reset step
         self._ended = np.zeros(n, np.bool_)
@@ -179,10 +185,19 @@ class Actor:
             self._begin_next_window()
         t, w = self._t, self._window
         action, valid, was_ended = w["action"][t], w["valid"][t], self._ended
-        with self.times("environment"):
-            observation, reward, terminated, truncated = self.env.step(action)
-        require_finite(self.env.spec, "reward", reward)
-        require_finite(self.env.spec, "observed value", observation)
+        try:
+            with self.times("environment"):
+                observation, reward, terminated, truncated = self.env.step(action)
+            require_finite(self.env.spec, "reward", reward)
+            require_finite(self.env.spec, "observed value", observation)
+            mask = mask_of(self.env, self.model.spec)
+            if torch.get_default_dtype() is not torch.float32:
+                raise EnvironmentFailed(
+                    f"{self.env.spec.name} made {torch.get_default_dtype()} torch's default type;"
+                    " it must leave that as it is"
+                )
+        except EnvironmentFailed as error:
+            raise self._blamed(error) from error
         w["reward"][t] = reward
         np.multiply(self.config.loss.discount, ~terminated, out=w["discount"][t])
         self._return += reward
@@ -197,8 +212,12 @@ class Actor:
             self._end_episodes([self._episode(env) for env in ended.tolist()])
             self._asked = ended, self._next_behaviours(len(ended))
             self._return[ended], self._steps[ended] = 0.0, 0
-        self._observation, self._mask = observation, mask_of(self.env, self.model.spec)
+        self._observation, self._mask = observation, mask
         self._t = t + 1
+
+    def _blamed(self, error: EnvironmentFailed) -> EnvironmentFailed:
+        """What an environment did wrong, with where and when."""
+        return EnvironmentFailed(f"{error} (actor {self._number}, step {self.count:,})")
 
     def _begin_episodes(self, envs: np.ndarray) -> None:
         self._fetch()

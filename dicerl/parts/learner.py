@@ -242,6 +242,7 @@ class Learner:
         if fetched is not None and self._publish is not None:
             self._publish(*fetched)
 
+    @torch.enable_grad()  # whatever an environment in the same process has set
     def _compute_gradient(self, read: Arrays, scaling: Scaling) -> Objective:
         """Compute the gradient of a batch's loss into ``gradient``. Every loss is a mean over valid
         steps, so the batch's is the mean of its shards' losses, weighted by their number of valid

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping
@@ -17,14 +16,16 @@ import torch
 from dicerl.bench.costs import Work, costs, measured_sequences
 from dicerl.config import Config, flatten, validate
 from dicerl.envs import EnvSpec
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import ConfigError, DicerlError, shortened
 from dicerl.plan.machines import Layout
+from dicerl.records import files
 from dicerl.runtime import precision
 from dicerl.runtime.machine import cores, hardware
 from dicerl.runtime.messages import SlotsWanted
 from dicerl.runtime.setup import is_small
 
 SECONDS = 3.0  # of a quick measurement
+MOST = 1e15  # of any number in a file of costs
 # What a file's costs depend on: they are of another work where one of these differs.
 DEPENDS = ("env", "network", "sequence", "loss", "behaviour")
 
@@ -85,13 +86,15 @@ def of_file(path: str, config: Config, layout: Layout) -> tuple[Costs, dict[str,
     printed for the same work.
     """
     try:
-        result = json.loads(Path(path).read_text())
+        result = files.read_json(Path(path))
     except (OSError, ValueError) as error:
         raise DicerlError(
             f"--costs {path} cannot be read: {error}; it must be what dicerl bench --json printed"
         ) from None
     found = result.get("costs") if isinstance(result, Mapping) else None
-    if not isinstance(found, Mapping) or not {"machine", "config"} <= set(result):
+    if not isinstance(found, Mapping) or not all(
+        isinstance(result.get(part), Mapping) for part in ("machine", "config")
+    ):
         raise DicerlError(
             f"--costs {path} holds no costs; it must be what dicerl bench --json printed"
         )
@@ -108,7 +111,7 @@ def of_file(path: str, config: Config, layout: Layout) -> tuple[Costs, dict[str,
         if field.split(".")[0] in DEPENDS and before != value:
             raise ConfigError(field, value, f"--costs {path} was measured with {before!r}")
     try:
-        values, envs = _costs(found[name]), int(found[name]["num_envs"])
+        values, envs = _costs(found[name]), int(_number(found[name], "num_envs"))
     except (KeyError, TypeError, ValueError) as error:
         raise DicerlError(f"--costs {path} is damaged: {error!r}") from None
     assumptions = []
@@ -122,17 +125,24 @@ def of_file(path: str, config: Config, layout: Layout) -> tuple[Costs, dict[str,
 
 def _costs(found: Mapping[str, Any]) -> Costs:
     values = Costs(
-        float(found["step_seconds"]),
-        float(found["update_seconds"]),
-        float(found["read_seconds"]),
-        float(found["valid_fraction"]),
-        float(found["episode_steps"]),
-        float(found["actor_bytes"]),
-        float(found["learner_bytes"]),
+        _number(found, "step_seconds"),
+        _number(found, "update_seconds"),
+        _number(found, "read_seconds"),
+        _number(found, "valid_fraction"),
+        _number(found, "episode_steps"),
+        _number(found, "actor_bytes"),
+        _number(found, "learner_bytes"),
     )
     if not min(values.step, values.update, values.valid, values.episode_steps) > 0:
         raise ValueError("a cost is not above 0")
     return values
+
+
+def _number(found: Mapping[str, Any], name: str) -> float:
+    value = found[name]
+    if type(value) not in (int, float) or not 0 <= value <= MOST:
+        raise ValueError(f"its {name} is {shortened(value)}")
+    return float(value)
 
 
 def measure(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dicerl.errors import CheckpointError
+from dicerl.errors import LONGEST, CheckpointError
 from dicerl.records import files
 from dicerl.records.state import FORMAT, RunState
 
@@ -216,7 +216,7 @@ def _require_finite(file: Path) -> None:
 
     try:
         tensors = safetensors.numpy.load_file(file)
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError, *UNFIT) as error:  # or of a type NumPy lacks
         raise CheckpointError(f"{file} cannot be read: {error}") from None
     for key, x in tensors.items():
         if not np.isfinite(x).all():
@@ -265,7 +265,7 @@ def newest(run_dir: Path, say: Any = lambda line: None, until: float = math.inf)
         try:
             return Checkpoint(path, read_state(path))
         except CheckpointError as error:
-            say(f"{error}; trying the one before")
+            say(f"{str(error)[:LONGEST]}; trying the one before")
     raise CheckpointError(
         f"{run_dir}: every checkpoint is damaged ({', '.join(p.name for p in found)})"
     )

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-LARGEST = 1 << 28  # bytes of a JSON file
+LARGEST = 1 << 28  # bytes of a JSON or TOML file
 DEEPEST = 50  # levels of a JSON value
 # a FIFO is not waited for (Windows has none), and bytes are read as they are (Windows asks for it)
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -39,13 +39,18 @@ def is_inside(path: Path, folder: Path) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
-def read_json(path: Path, within: Path | None = None) -> Any:
-    """The value in a JSON file (see ``parse_json`` and ``open_regular``)."""
+def read_bytes(path: Path, within: Path | None = None) -> bytes:
+    """All of a file that is not too large (see ``open_regular``)."""
     with open_regular(path, within) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-    return parse_json(data)
+    return data
+
+
+def read_json(path: Path, within: Path | None = None) -> Any:
+    """The value in a JSON file (see ``parse_json`` and ``open_regular``)."""
+    return parse_json(read_bytes(path, within))
 
 
 def parse_json(data: bytes) -> Any:

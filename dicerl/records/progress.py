@@ -86,12 +86,12 @@ class _Stream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # or the environment has closed it
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:

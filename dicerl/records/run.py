@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -86,13 +87,7 @@ class Run:
         ends. A run whose files are links to elsewhere is refused: they would be written through.
         """
         for path in self.directory.iterdir():
-            if path.is_symlink() and not files.is_inside(path, self.directory):
-                raise DicerlError(
-                    f"{path} is a link out of the run's directory, and a run writes only inside it;"
-                    " put there what it leads to"
-                )
-            if not path.is_file() and not path.is_dir():
-                raise DicerlError(f"{path} is neither a file nor a directory; remove it")
+            require_own(path, self.directory, "run")
         self._lock = hold(self.directory / "run.lock")
         if self._lock is None:
             raise DicerlError(
@@ -136,6 +131,19 @@ class Run:
                 f"{self.directory} has {', '.join(there)}; it can be best, newest or one of these",
             )
         return there[which]
+
+
+def require_own(path: Path, directory: Path, what: str) -> None:
+    """Refuse to write to what is not in ``directory``, a run's or a suite's (``what``), or is no
+    file: nobody may ever read from a FIFO.
+    """
+    if path.is_symlink() and not files.is_inside(path, directory):
+        raise DicerlError(
+            f"{path} is a link out of the {what}'s directory, and a {what} writes only inside it;"
+            " put there what it leads to"
+        )
+    if os.path.lexists(path) and not path.is_file() and not path.is_dir():
+        raise DicerlError(f"{path} is neither a file nor a directory; remove it")
 
 
 def run_name(config: Config, setting: str = "") -> str:

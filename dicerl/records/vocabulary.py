@@ -325,6 +325,7 @@ EVENT = Kind(
         Field("reason", "", "Why, in words"),
         Field("traceback", "", "Of a crash"),
         Field("actor", "", "Number of the actor"),
+        Field("incarnation", "", "actor_added: the number of that actor's life"),
         Field("learner", "", "learner_replaced: its number, from 0"),
         Field("restarts", "", "How often that part died within `runtime.restart_window`"),
         Field("lost", "sequences", "actor_replaced: begun by that actor, and lost with it"),

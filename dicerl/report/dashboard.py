@@ -12,6 +12,7 @@ import hmac
 import http.cookies
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import sys
@@ -58,7 +59,7 @@ class Board:
         from dicerl.report.data import RunData, find_runs
 
         found = {
-            str(path.relative_to(self.root)) if path != self.root else path.resolve().name: path
+            text_of(path.relative_to(self.root) if path != self.root else path.resolve().name): path
             for path in reversed(find_runs(self.root))
         }
         self._runs = {
@@ -90,7 +91,7 @@ class Board:
             for run in chosen:
                 run.refresh(everything=False)
             answer: dict[str, Any] = {
-                "runs_dir": str(self.root),
+                "runs_dir": text_of(self.root),
                 "list": entries,
                 "picked": picked,
                 "version": version,
@@ -104,8 +105,9 @@ class Board:
             for described, run in zip(content["runs"], chosen, strict=True):
                 video = run.newest_video()
                 if video is not None:
-                    address = "video?" + urlencode({"run": run.name, "name": video.name})
-                    described["video"] = {"name": video.name, "href": address, "src": address}
+                    film = text_of(video.name)
+                    address = "video?" + urlencode({"run": run.name, "name": film})
+                    described["video"] = {"name": film, "href": address, "src": address}
             self._content = {**dict(list(self._content.items())[1 - KEPT :]), version: content}
             return answer | content
 
@@ -155,6 +157,11 @@ class Server(ThreadingHTTPServer):
         """Print the traceback of a failed request, unless the browser only left."""
         if not isinstance(sys.exception(), ConnectionError):  # a browser that left is not an error
             super().handle_error(request, client_address)
+
+
+def text_of(path: Path | str) -> str:
+    """The name of a file as text that a browser can send back: a name may hold any bytes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def is_loopback(host: str) -> bool:
@@ -317,6 +324,8 @@ class Handler(BaseHTTPRequestHandler):
     def _send(
         self, body: bytes, kind: str, more: dict[str, str] | None = None, code: int = 200
     ) -> None:
+        if self.request_version == "HTTP/0.9":  # or what cannot be read: nobody is without headers
+            self.request_version = "HTTP/1.0"
         self.send_response(code)
         for name, value in {
             "Content-Type": kind,

@@ -28,6 +28,7 @@ from dicerl.records.vocabulary import (
 from dicerl.report.jsonl import JsonLines, Thinned, known, last_lines, number, stamp, table
 
 NODE_LINES = 100  # train lines whose nodes are kept: what a cluster does at present
+LONGEST = 200  # characters of a name: each figure holds it again
 MAP_LIMIT = 100  # columns of a temperature map: at least, once it had them; at most twice as many
 
 # The fields that figures draw, by kind of line.
@@ -119,12 +120,12 @@ class RunData:
     @property
     def env(self) -> str:
         """The environment's id, from config.json."""
-        return str(self.setting("env.id", "unknown environment"))
+        return str(self.setting("env.id", "unknown environment"))[:LONGEST]
 
     @property
     def variant(self) -> str:
         """The variant's name, from config.json."""
-        return str(self.setting("variant", "unknown variant"))
+        return str(self.setting("variant", "unknown variant"))[:LONGEST]
 
     # --- its state
 

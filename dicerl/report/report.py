@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 EMBEDDED = 4 << 20  # bytes; a larger video is linked
 
@@ -61,7 +62,9 @@ def unique_names(directories: Sequence[Path]) -> list[str]:
 def _video(path: Path | None, output: Path) -> dict[str, str] | None:
     if path is None:
         return None
-    shown = {"name": path.name, "href": os.path.relpath(path, output.resolve().parent)}
+    # quoted, and never the beginning of an address: a folder may be called "javascript:..."
+    beside = os.path.relpath(path, output.resolve().parent)
+    shown = {"name": path.name, "href": "./" + quote(os.fsencode(beside))}
     if path.stat().st_size <= EMBEDDED:
         shown["src"] = f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
     return shown

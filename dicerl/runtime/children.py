@@ -53,6 +53,7 @@ class ActorChild(Child):
     incarnation: int = 0  # the present one
     stepped: bool = False  # in its present incarnation
     steps: int = 0  # agent steps since by_node last looked
+    lived: int = 0  # agent steps of its present incarnation that it has told of
     lent: list[int] = field(default_factory=list)
     wanted: int = 0  # slots it waits for
     waits_since: float = 0.0

@@ -22,7 +22,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()  # "meta" has no values to copy back
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
             "runtime.device", name, f"it cannot be used here: {str(error).splitlines()[0]}"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dicerl.config import RuntimeConfig
-from dicerl.runtime.machine import STOPPING, die_with
+from dicerl.runtime.machine import STOPPING, die_with, signal_name
 from dicerl.runtime.restarts import Restarts
 
 VARIABLE = "DICERL_KEPT"  # for the command: the pipe's number, then why the one before died
@@ -146,7 +146,4 @@ def _died(code: int) -> bool:
 def _how(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal
-        return f"was killed by signal {-code}"
+    return f"was killed by {signal_name(-code)}"

@@ -15,7 +15,7 @@ from dicerl.agent import own_torso
 from dicerl.agent.actor_critic import ActorCritic
 from dicerl.config import Config
 from dicerl.envs import EnvSpec, MakeEnv
-from dicerl.envs.trust import is_trusted, module_of, names_in
+from dicerl.envs.trust import is_own_cluster, is_trusted, module_of, names_in
 from dicerl.errors import CheckpointError, DicerlError, Diverged, GoBack
 from dicerl.records import checkpoint
 from dicerl.records.callbacks import Callback, Callbacks
@@ -137,6 +137,7 @@ def run_to_end(
     if not complete:
         trusted = all(is_trusted(module_of(n), imported=False) for n in names_in(config.env))
         trusted = trusted and own_torso.is_trusted(config.network.torso, imported=False)
+        trusted = trusted and is_own_cluster(config)
         consent = "" if trusted else " --trust"
         progress.say(f"to continue: dicerl resume {run.directory}{consent}")
     if called.failure:

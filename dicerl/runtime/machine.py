@@ -36,6 +36,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def signal_name(number: int) -> str:
+    """What a signal is called; a real-time one has only a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def has_process_runtime() -> bool:
     """Whether this system can do what processes.py needs: wait for pipes and processes together,
     and start a process with signals blocked. Windows cannot.

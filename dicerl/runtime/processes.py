@@ -28,7 +28,13 @@ from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.runtime.base import Role, RunContext
-from dicerl.runtime.machine import STOPPING, die_with, keep_freed_memory, take_long_time_slices
+from dicerl.runtime.machine import (
+    STOPPING,
+    die_with,
+    keep_freed_memory,
+    signal_name,
+    take_long_time_slices,
+)
 from dicerl.runtime.messages import Ended
 from dicerl.runtime.roles import ROLES, Shared, pickled, run_role
 from dicerl.runtime.setup import restore_weights
@@ -171,7 +177,7 @@ class ProcessHandle:
         if code is None:
             return "stopped answering"
         if code < 0:
-            return f"was killed by {_signal_name(-code)}"
+            return f"was killed by {signal_name(-code)}"
         return f"ended with exit code {code}"
 
     def end(self) -> None:
@@ -192,13 +198,6 @@ class ProcessHandle:
         self.process.join()
         self.process.close()
         self.pipe.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 class PipeChannel:

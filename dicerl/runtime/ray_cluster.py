@@ -6,9 +6,11 @@ most CPUs. The head node gets neither while there is another.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +19,12 @@ from typing import Any
 
 from dicerl.config import Config
 from dicerl.errors import ConfigError, NoRoom
+from dicerl.runtime.machine import SIGKILL
 
 # what connect did, so that disconnect leaves a caller's own connection alone
 _connected_here = _started_here = False
 ANSWER_SECONDS = 10.0  # for an address to answer
+LINGER_SECONDS = 2.0  # for Ray's own processes to end
 LOCAL = "local"  # Ray's word for a cluster of its own on this machine
 HEAD = "node:__internal_head__"  # a resource that Ray gives its head node
 
@@ -118,9 +122,46 @@ def disconnect() -> None:
     global _connected_here, _started_here
     import ray
 
-    if _connected_here:
+    if not _connected_here:
+        return
+    session = _session() if _started_here else ""
+    try:
         ray.shutdown()
+    finally:
         _connected_here = _started_here = False
+        if session:
+            end_leftovers(session)
+
+
+def _session() -> str:
+    """The folder of the Ray that this process has started."""
+    from ray._private import worker
+
+    node = worker._global_node
+    return "" if node is None else str(node.get_session_dir_path())
+
+
+def end_leftovers(session: str, grace: float = LINGER_SECONDS) -> None:
+    """End Ray's own helpers that outlive it: where a second Ctrl-C ended their parent, two of them
+    notice that only after most of a minute. Their arguments name the ``session``'s folder. Linux
+    only.
+    """
+    end = time.monotonic() + grace
+    while (left := _processes_of(session)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for process in left:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            os.kill(process, SIGKILL)
+
+
+def _processes_of(session: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ends now
+            words = (folder / "cmdline").read_bytes()
+            if os.fsencode(session) in words and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+    return found
 
 
 def warnings(config: Config) -> list[str]:

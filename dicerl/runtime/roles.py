@@ -22,7 +22,7 @@ from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.weights import Weights
 from dicerl.config import Config, seeding
 from dicerl.envs import EnvSpec, VectorEnv, make_vector_env
-from dicerl.errors import CheckpointError, DicerlError
+from dicerl.errors import CheckpointError, DicerlError, told
 from dicerl.parts.actor import Actor, Episode
 from dicerl.parts.evaluator import Evaluator
 from dicerl.parts.learner import Learner
@@ -122,7 +122,7 @@ def pickled(name: str, function: Callable[..., Any] | None) -> bytes:
         return bytes(cloudpickle.dumps(function))
     except Exception as error:  # whatever its parts raise
         raise DicerlError(
-            f"{name} cannot be sent to another process: {type(error).__name__}: {error}; let it"
+            f"{name} cannot be sent to another process: {told(error)}; let it"
             " make what it needs when it is called, or use runtime.kind=serial"
         ) from error
 
@@ -183,6 +183,7 @@ def actor_role(
             end_episodes=stock.end_episodes,
             next_behaviours=stock.next_behaviours,
             first_env=first_env,
+            number=number,
             incarnation=incarnation,
         )
         actor.times = Times(*ACTOR_STAGES)
@@ -319,7 +320,7 @@ def _send_reason(channel: Channel, error: BaseException) -> None:
     if isinstance(error, DicerlError):
         channel.send(Failed(str(error)))
     else:
-        channel.send(Crashed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        channel.send(Crashed(told(error), traceback.format_exc()))
 
 
 class _Said(Exception):

@@ -18,7 +18,8 @@ import torch
 
 from dicerl.agent.behaviour import Behaviour
 from dicerl.config import seeding
-from dicerl.envs import make_vector_env
+from dicerl.envs import VectorEnv, make_vector_env
+from dicerl.envs.patience import CLOSING, STARTING, Patience
 from dicerl.errors import EnvironmentFailed
 from dicerl.parts import collector
 from dicerl.parts.actor import Actor
@@ -36,6 +37,8 @@ from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import RunContext
 from dicerl.runtime.machine import keep_freed_memory
 from dicerl.runtime.setup import build_model, restore_weights
+
+EVALUATING = 5.0  # times runtime.stuck_seconds, between two signs of life (children.py: as there)
 
 
 class _Stopped(Exception):
@@ -71,19 +74,26 @@ class SerialRuntime:
                 self._restore(context.start)
         self.learner.publish()
         self._complete: Arrays | None = None  # windows of every environment, for the collector
-        self._env = make_vector_env(config, config.runtime.num_envs, context.make_env)
+        self._stuck = config.runtime.stuck_seconds
+        self._patience = Patience(spec.name, self._stuck)
+        self._patience.start()
+        starting = max(STARTING, self._stuck)
+        self._env: VectorEnv | None = None
         try:
-            self._begin(saved, incarnation)
+            with self._patience.within(starting, "being made"):
+                self._env = make_vector_env(config, config.runtime.num_envs, context.make_env)
+            with self._patience.within(starting, "reset"):
+                self._begin(self._env, saved, incarnation)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, saved: SerialState | None, incarnation: int) -> None:
+    def _begin(self, env: VectorEnv, saved: SerialState | None, incarnation: int) -> None:
         """Reset the environments; continue the actor's random stream where one was ``saved``."""
         config = self.config
         self.actor = Actor(
             build_model(config, self._context.spec),
-            self._env,
+            env,
             rng=np.random.default_rng(seeding.stream(config.seed, "actor", 0, incarnation)),
             env_seed=self._env_seed(),
             get_parameters=self.parameters.pull,
@@ -132,7 +142,8 @@ class SerialRuntime:
                 self._save()
             if due and self.config.checkpoint.exact:
                 self.actor.incarnation += 1
-                self.actor.restart(self._env_seed())
+                with self._patience.within(self._stuck, "reset"):
+                    self.actor.restart(self._env_seed())
             else:
                 self._advance()
             c.show()
@@ -141,9 +152,11 @@ class SerialRuntime:
         for opened in (self._env, self._evaluator):
             try:
                 if opened is not None:
-                    opened.close()
+                    with self._patience.within(CLOSING, "close"):
+                        opened.close()
             except EnvironmentFailed as error:  # what was trained is saved
                 self.coordinator.progress.say(f"note: {error}")
+        self._patience.stop()
 
     # --- the actor's turn
 
@@ -161,7 +174,8 @@ class SerialRuntime:
 
     def _advance(self) -> None:
         before = self.actor.agent_steps
-        self.actor.advance()
+        with self._patience.within(self._stuck, "step"):
+            self.actor.advance()
         self.coordinator.stepped(self.actor.agent_steps - before)
 
     def _collect(self) -> None:
@@ -212,12 +226,14 @@ class SerialRuntime:
         """Evaluate the present parameters; a stop abandons it."""
         c = self.coordinator
         if self._evaluator is None:
-            self._evaluator = Evaluator(self.learner.model, self._context.make_env)
+            with self._patience.within(max(STARTING, self._stuck), "being made"):
+                self._evaluator = Evaluator(self.learner.model, self._context.make_env)
         version = self.learner.updates
         seed = seeding.stream(self.config.seed, "evaluation", version)
         c.evaluation_requested()
         try:
-            result = self._evaluator.evaluate(c.evaluation_begins(version), seed, self._look_up)
+            with self._patience.within(max(EVALUATING * self._stuck, STARTING), "evaluation"):
+                result = self._evaluator.evaluate(c.evaluation_begins(version), seed, self._look_up)
         except _Stopped:
             c.evaluation_abandoned()
             return
@@ -229,6 +245,7 @@ class SerialRuntime:
 
     def _look_up(self) -> None:
         """Called now and then during an evaluation."""
+        self._patience.again()
         if self._context.stop():
             raise _Stopped
 

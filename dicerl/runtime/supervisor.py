@@ -65,7 +65,7 @@ class Supervisor:
     def __init__(self, context: RunContext, transport: Transport) -> None:
         config, plan = context.config, context.plan
         self.config, self.coordinator, self._stop = config, context.coordinator, context.stop
-        self._transport = transport
+        self._transport, self._env = transport, context.spec.name
         self._children: dict[Handle, Child] = {}
         self._restarts = context.restarts
         self._resting: dict[str, tuple[float, Child]] = {}  # (when to start it again, child)
@@ -195,6 +195,8 @@ class Supervisor:
         child.handle = self._transport.start(child.role, *child.args())
         child.last_seen, child.last_words = time.monotonic(), ""
         self._children[child.handle] = child
+        if isinstance(child, ActorChild):
+            child.lived = 0
 
     def _end(self, child: Child, died: bool = False) -> None:
         """End a child; the slots lent to an actor are given back unwritten."""
@@ -227,7 +229,8 @@ class Supervisor:
                 child.last_words = reason
                 self._crashed(child, traceback)
             case Ended(how, place_lost):
-                self._died(child, child.last_words or how, place_lost)
+                raised = child.last_words and f"raised {child.last_words}"
+                self._died(child, raised or how, place_lost)
             case _ if isinstance(child, ActorChild):
                 self._receive_from_actor(child, message)
             case _ if isinstance(child, LearnerChild):
@@ -267,7 +270,9 @@ class Supervisor:
                     restarts=restarts,
                     lost=lost,
                 )
-                self._replace(child, reason, self._restarts.pause(child.name, reason, limits))
+                # of such an end the environment is the likeliest cause
+                where = f"{reason}, in {self._env} after {child.lived:,} steps or a few more"
+                self._replace(child, reason, self._restarts.pause(child.name, where, limits))
             case LearnerChild():
                 self._replace_learner(child, reason)
             case _:
@@ -330,6 +335,7 @@ class Supervisor:
     def _stepped(self, actor: ActorChild, steps: int) -> None:
         self.coordinator.stepped(steps)
         actor.steps += steps
+        actor.lived += steps
         actor.stepped = actor.stepped or steps > 0
 
     def _replace(self, actor: ActorChild, reason: str, pause: float) -> None:

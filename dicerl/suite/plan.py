@@ -14,12 +14,21 @@ from typing import Any
 from dicerl.config import Config, fields_of, flatten, object_fields, override, renamed, validate
 from dicerl.config.presets import preset
 from dicerl.envs import preset_for
-from dicerl.envs.trust import is_listed, module_of, needs_consent, require
+from dicerl.envs.trust import (
+    is_listed,
+    module_of,
+    needs_consent,
+    require,
+    require_cluster,
+    require_wrapper,
+)
 from dicerl.errors import ConfigError, DicerlError, nearest
+from dicerl.records import files
 from dicerl.records.run import run_name
 from dicerl.suite.sweep import Setting, check_name, combined, directory_name, search, split
 
 KEYS = ("games", "variants", "seeds", "preset", "dir", "jobs", "against", "config", "search")
+MOST_RUNS = 100_000
 
 
 @dataclass
@@ -113,6 +122,12 @@ def make_plan(
         fixed,
         settings,
     )
+    count = len(plan.seeds) * len(settings) * len(games) * len(variants)
+    if count > MOST_RUNS:
+        raise DicerlError(
+            f"games, variants, settings and seeds make {count:,} runs; a suite has at most"
+            f" {MOST_RUNS:,}"
+        )
     # seeds outermost, so that early results compare all settings of all variants on all games
     for seed, setting, game, variant in product(plan.seeds, settings, games, variants):
         plan.runs.append(_run(plan, game, variant, seed, setting))
@@ -127,11 +142,14 @@ def make_plan(
 
 
 def _ask_consent(plan: Plan, file: Path, options: dict[str, Any], trust: bool) -> None:
-    """Refuse wrappers and torsos that only the file names, unless they are trusted."""
+    """Refuse wrappers, clusters and torsos that only the file names, unless they are trusted."""
     configs = [run.config for run in plan.runs]
     if "env.wrappers" not in options:
         for wrapper in {name for config in configs for name in config.env.wrappers}:
-            require(wrapper, file, trust)
+            require_wrapper(wrapper, file, trust)
+    if "ray.address" not in options:
+        for config in configs:
+            require_cluster(config, file, trust)
     if "network.torso" not in options and not trust:
         for module in {module_of(config.network.torso) for config in configs}:
             if module and not is_listed(module):
@@ -167,7 +185,7 @@ def _run(plan: Plan, game: str, variant: str, seed: int, setting: str) -> SuiteR
 def read_file(path: Path) -> dict[str, Any]:
     """The keys of a suite's TOML file; unknown ones are refused by name."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(files.read_bytes(path).decode())
     except FileNotFoundError:
         raise DicerlError(f"there is no suite file {path}") from None
     except (ValueError, RecursionError) as error:
@@ -215,6 +233,9 @@ def _seeds(value: Any) -> list[int]:
             raise wrong
     except (ValueError, IndexError):
         raise wrong from None
+    count = value if isinstance(value, int) else len(value)
+    if count > MOST_RUNS:
+        raise ConfigError("seeds", count, f"a suite has at most {MOST_RUNS:,} runs")
     seeds = list(range(value)) if isinstance(value, int) else list(dict.fromkeys(value))
     if not seeds or min(seeds) < 0:
         raise wrong

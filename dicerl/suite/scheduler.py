@@ -116,7 +116,7 @@ class Scheduler:
                 *(f"--{name}={as_text(value)}" for name, value in fields.items()),
             ]
         run.log.parent.mkdir(parents=True, exist_ok=True)
-        names = (*trust.names_in(run.config.env), run.config.network.torso)
+        names = trust.named_in(run.config)
         with run.log.open("ab") as log:
             # A session of its own: Ctrl-C reaches only the suite, which passes it on once.
             return subprocess.Popen(
@@ -140,12 +140,10 @@ class Scheduler:
         elif self.stops:
             self._set(run, "stopped")
         elif code < 0 and self._attempts[run.name] < ATTEMPTS:
-            self._set(run, "queued", f"was killed by {signal.Signals(-code).name}")
+            self._set(run, "queued", f"was killed by {machine.signal_name(-code)}")
         else:
-            reason = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else state.last_words(run)
-            )
-            self._set(run, "failed", reason)
+            killed = f"was killed by {machine.signal_name(-code)}"
+            self._set(run, "failed", killed if code < 0 else state.last_words(run))
 
     def _set(self, run: SuiteRun, name: str, reason: str = "") -> None:
         if (run.state, run.reason) != (name, reason):

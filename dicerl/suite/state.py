@@ -118,7 +118,9 @@ def _is_count(line: dict[str, Any]) -> bool:
 def last_words(run: SuiteRun) -> str:
     """The last line of a run's log: why it failed."""
     try:
-        lines = run.log.read_text(errors="replace").splitlines()
+        with files.open_regular(run.log) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return "no log"
     return next(

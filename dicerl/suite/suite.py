@@ -9,6 +9,7 @@ from typing import Any
 from dicerl.envs import env_spec
 from dicerl.errors import DicerlError
 from dicerl.records.lock import hold
+from dicerl.records.run import require_own
 from dicerl.suite import results, show, state
 from dicerl.suite.plan import Plan, SuiteRun
 from dicerl.suite.scheduler import Scheduler, default_jobs
@@ -30,6 +31,9 @@ def run_suite(plan: Plan, quiet: bool = True) -> tuple[dict[str, Any], bool]:
             " with --dir"
         )
     with lock:
+        written = [plan.directory / name for name in ("suite.json", "suite.tmp", "logs")]
+        for path in (*written, *(r.log for r in plan.runs)):
+            require_own(path, plan.directory, "suite")
         for r in plan.runs:
             state.check(r)
             state.look(r)

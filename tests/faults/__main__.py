@@ -19,6 +19,15 @@ from faults.kinds import KINDS
 ROOT = Path(__file__).parents[2]
 
 
+def stop_once(number: int, frame: object) -> None:
+    """End the campaign, with its table. Only the first time: `timeout` and `make` pass the same
+    signal on twice, and what is under way must be cleaned up.
+    """
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -37,7 +46,8 @@ def main() -> int:
         print("\n".join(names))
         return 0
     place.enter(["-m", "faults", *sys.argv[1:]])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop_once)
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -52,11 +62,14 @@ def main() -> int:
         lanes=args.lanes,
         keep=args.keep and args.keep.resolve(),
     )
-    result = table.make(outcomes, args.seed, time.monotonic() - began)
+    cut_off = campaign.STOPPING.is_set()
+    result = table.make(outcomes, args.seed, time.monotonic() - began, cut_off and args.faults)
     print(table.markdown(result))
     if args.json:
         table.write(result, args.json)
-    return 1 if result["broken"] else 0
+    if result["broken"]:
+        return 1
+    return 130 if cut_off else 0
 
 
 if __name__ == "__main__":

@@ -61,7 +61,11 @@ def run(
     """
     numbers = range(-(-faults // LENGTH))
     found: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder, ThreadPoolExecutor(lanes) as pool:
+    with (
+        # a folder that is still mounted cannot be removed
+        tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(lanes) as pool,
+    ):
         before = set(os.listdir("/dev/shm"))
 
         def story(number: int) -> None:

@@ -65,7 +65,8 @@ def disk(folder: Path, megabytes: int) -> Iterator[bool]:
         yield mounted
     finally:
         if mounted:
-            subprocess.run(["umount", "--lazy", folder], check=False)
+            # in a session of its own: Ctrl-C at the terminal is not for it
+            subprocess.run(["umount", "--lazy", folder], check=False, start_new_session=True)
 
 
 def fill(folder: Path) -> Path:

@@ -21,11 +21,16 @@ HEAD = (
 )
 
 
-def make(outcomes: Sequence[Outcome], seed: int, seconds: float) -> dict[str, Any]:
-    """The table as a value, with what it takes to make it again."""
+def make(
+    outcomes: Sequence[Outcome], seed: int, seconds: float, cut_off: int = 0
+) -> dict[str, Any]:
+    """The table as a value, with what it takes to make it again; one that was ``cut_off`` names the
+    number of faults that were asked for.
+    """
     real = [o for o in outcomes if o.result in ("healed", "ended")]
     return {
         "faults": len(real),
+        **({"cut_off": cut_off} if cut_off else {}),
         "seed": seed,
         "seconds": round(seconds),
         "hardware": hardware(),
@@ -78,6 +83,8 @@ def markdown(result: dict[str, Any]) -> str:
         f" {result['seconds']} s on {cores} cores ({cpu}), commit"
         f" {result.get('commit', 'unknown')}, {result['date']}.",
     ]
+    if "cut_off" in result:
+        lines.append(f"Cut off by its user: {result['cut_off']} were asked for.")
     lines += [f"Not made here: {what} ({n})." for what, n in result["skipped"].items()]
     for broken in result["broken"]:
         problem = " ".join(broken["problem"].split())

@@ -1,0 +1,168 @@
+"""envs/patience.py: an environment that never returns, in the run's own process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import dicerl
+from dicerl.envs import env_spec, patience
+from dicerl.envs.patience import Patience
+from dicerl.envs.toy import Catch
+from dicerl.errors import EnvironmentFailed
+from runs import debug
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no such clock here"),
+    pytest.mark.timeout(120, method="thread"),  # the other one takes the same clock
+]
+
+
+@pytest.fixture
+def clock():
+    """``clock(shortest)`` ticks until the test ends."""
+    started = []
+
+    def start(shortest):
+        started.append(Patience("slow", shortest))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def test_what_takes_too_long_is_interrupted(clock):
+    patient = clock(0.5)
+    began = time.monotonic()
+    with (
+        pytest.raises(EnvironmentFailed, match=r"slow did not return from step for 0\.5 s"),
+        patient.within(0.5, "step"),
+    ):
+        time.sleep(60)
+    assert time.monotonic() - began < 30
+
+
+def test_time_counts_only_while_an_environment_is_waited_for(clock):
+    patient = clock(0.5)
+    with patient.within(0.5, "step"):
+        pass
+    time.sleep(0.8)  # the learner trains
+    with patient.within(0.5, "step"):
+        for _ in range(8):
+            time.sleep(0.1)
+            patient.again()
+
+
+def test_a_suspended_process_blames_nobody():
+    """It hears the clock once when it goes on."""
+    code = """
+import time
+from dicerl.envs.patience import Patience
+patient = Patience("slow", 20.0)
+patient.start()
+with patient.within(20.0, "step"):  # a tick is a second
+    print("ready", flush=True)
+    time.sleep(6)
+print("done", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(25)
+    os.kill(process.pid, signal.SIGCONT)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "done\n")
+
+
+def test_somebody_else_s_alarm_is_left_alone(clock):
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    try:
+        patient = Patience("slow", 0.1)
+        patient.start()
+        with patient.within(0.1, "step"):
+            time.sleep(0.5)
+        patient.stop()
+        assert signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_another_thread_has_no_clock():
+    patient, problems = Patience("slow", 0.1), []
+
+    def act():
+        try:
+            patient.start()
+            with patient.within(0.1, "step"):
+                time.sleep(0.5)
+            patient.stop()
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+    assert problems == []
+
+
+class Hangs(Catch):
+    """In one of its methods, after a while."""
+
+    where, after = "step", 5
+    calls = 0
+
+    def _count(self, where):
+        if where == self.where:
+            type(self).calls += 1
+            if self.calls > self.after:
+                time.sleep(600)
+
+    def step(self, action):
+        self._count("step")
+        return super().step(action)
+
+    def reset(self, **kwargs):
+        self._count("reset")
+        return super().reset(**kwargs)
+
+    def close(self):
+        self._count("close")
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_a_serial_run_ends_with_the_environment_the_actor_and_the_step(tmp_path, where):
+    kind = type("Hangs", (Hangs,), {"where": where, "after": 12})
+    config = debug(tmp_path / "run", "", evaluation__every=0, runtime__kind="serial")
+    config = config.replace(**{"runtime.stuck_seconds": 1.0, "frames": 5000})
+    with pytest.raises(
+        EnvironmentFailed, match=r"Hangs did not return from step for 1 s \(actor 0, step \d+\)"
+    ):
+        dicerl.train(config, kind, quiet=True)
+
+
+def test_an_environment_that_hangs_at_the_end_costs_only_a_note(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("dicerl.runtime.serial.CLOSING", 1.0)
+    kind = type("Hangs", (Hangs,), {"where": "close", "after": 1})
+    config = debug(tmp_path / "run", "", evaluation__every=0, runtime__kind="serial")
+    assert dicerl.train(config, kind).summary["complete"]
+    assert "note: Hangs did not return from close for 1 s" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["reset", "close"])
+def test_a_look_at_an_environment_ends(tmp_path, monkeypatch, where):
+    for name in ("STARTING", "CLOSING"):
+        monkeypatch.setattr(f"dicerl.envs.{name}", 1.0)
+    kind = type("Hangs", (Hangs,), {"where": where, "after": 0})
+    config = debug(tmp_path / "run", "<Hangs>").replace(**{"runtime.stuck_seconds": 1.0})
+    with pytest.raises(EnvironmentFailed, match=f"did not return from {where} for 1 s"):
+        env_spec(config, kind)
+    assert patience.STARTING == 120.0
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
