@@ -18,8 +18,9 @@ from dicerl.envs import EnvSpec, MakeEnv, callable_id, env_spec, preset_for
 from dicerl.envs.trust import require_all, require_cluster
 from dicerl.errors import CheckpointError, ConfigError, DicerlError
 from dicerl.records import checkpoint
-from dicerl.records.callbacks import Callback, configured
+from dicerl.records.callbacks import Callback
 from dicerl.records.checkpoint import fitting
+from dicerl.records.loggers import configured
 from dicerl.records.progress import Progress
 from dicerl.records.run import PACKAGE, Run
 from dicerl.runtime import precision

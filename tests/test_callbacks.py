@@ -1,16 +1,13 @@
-"""records/callbacks.py: the user's code at the moments of a run, under every runtime; loggers."""
+"""records/callbacks.py: the user's code at the moments of a run, under every runtime."""
 
-import csv
 import json
 import os
-import shutil
-import sys
 from collections import Counter
 
 import pytest
 
 import dicerl
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import DicerlError
 from dicerl.records import checkpoint
 from dicerl.records.metrics import read_lines
 from runs import debug
@@ -131,72 +128,3 @@ def test_mistakes(call, options, reason):
     assert code == 2
     assert reason in err
     assert len(err.strip().splitlines()) == 1
-
-
-# --- loggers --------------------------------------------------------------------------------------
-
-
-def rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_csv_holds_every_line_once_even_after_a_kill(tmp_path):
-    run = dicerl.train(config(tmp_path, log="csv"), quiet=True).directory
-    lines = read_lines(run / "metrics.jsonl")
-    for kind in ("train", "episode", "evaluation"):
-        expected = [line for line in lines if line["kind"] == kind]
-        found = rows(run / f"{kind}.csv")
-        assert [int(row["frames"]) for row in found] == [line["frames"] for line in expected]
-    assert float(rows(run / "episode.csv")[0]["return"]) == next(
-        line["return"] for line in lines if line["kind"] == "episode"
-    )
-    # as if it had been killed after its first checkpoint
-    for folder in checkpoint.checkpoints_of(run)[1:]:
-        shutil.rmtree(folder)
-    dicerl.resume(run, quiet=True)
-    frames = [int(row["frames"]) for row in rows(run / "episode.csv")]
-    assert frames == sorted(frames)
-    assert len(frames) == sum(x["kind"] == "episode" for x in read_lines(run / "metrics.jsonl"))
-
-
-@pytest.mark.parametrize("package", ["wandb", "mlflow"])
-def test_a_package_that_is_missing_is_named_and_nothing_is_left(monkeypatch, tmp_path, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=f"log is '{package}'; .* pip install {package}"):
-        dicerl.train(config(tmp_path, log=package), quiet=True)
-    assert list(tmp_path.iterdir()) == []
-
-
-STAND_INS = {
-    "wandb": """
-import json
-class Run:
-    def log(self, values): print("logged", json.dumps(values))
-    def finish(self): print("finished")
-def init(**settings):
-    print("began", settings["name"], settings["config"]["frames"])
-    return Run()
-""",
-    "mlflow": """
-import json
-def start_run(run_name): print("began", run_name, 600)
-def log_params(values): pass
-def log_metrics(values, step): print("logged", json.dumps({**values, "frames": step}))
-def end_run(): print("finished")
-""",
-}
-
-
-@pytest.mark.parametrize("package", STAND_INS)
-def test_lines_reach_a_package_s_calls(tmp_path, monkeypatch, capfd, package):
-    """Through a module that has the calls of the package and prints them."""
-    (tmp_path / f"{package}.py").write_text(STAND_INS[package])
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, package, raising=False)
-    dicerl.train(config(tmp_path, log=package), quiet=True)
-    monkeypatch.delitem(sys.modules, package)
-    began, *logged, finished = capfd.readouterr().out.splitlines()
-    assert (began, finished) == ("began run 600", "finished")
-    names = {name for line in logged for name in json.loads(line.removeprefix("logged "))}
-    assert {"train/loss", "episode/return", "evaluation/mean_return", "frames"} <= names

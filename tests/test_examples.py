@@ -58,6 +58,13 @@ def test_memory_finds_the_way(example):
     assert example("memory").main(lstm=32, frames=12_000) > 0.9
 
 
+def test_a_torso_that_knows_the_tides_names_them(example, monkeypatch):
+    module = example("torso")
+    # as if it had been imported: a run names its torso by its module
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module.main() > 0.85  # a quarter at random, and with an MLP
+
+
 def test_callbacks_follow_a_run_and_stop_it(example, capfd):
     run = example("callbacks").main(score=10, frames=8_000)
     assert 5_000 <= run.summary["frames"] < 6_000

@@ -44,16 +44,25 @@ def test_evaluations_of_seeds_meet_although_their_frames_differ_a_little(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("losses", "log"), [((0.4, 0.6), True), ((1e-4, 1e2), True), ((0.0, 1.0), False)]
+    ("losses", "log", "ticks"),
+    [
+        ((0.4, 0.6), True, None),
+        ((1e-4, 1e2), True, None),
+        ((0.0, 1.0), False, None),
+        ((0.07, 0.7), True, "D2"),
+        ((5.5, 32.0), True, "D2"),
+    ],
 )
-def test_a_log_axis_says_so_and_leaves_its_numbers_to_plotly(tmp_path, losses, log):
-    """Ticks at powers of ten alone left less than a decade without a number."""
+def test_a_log_axis_says_so_and_has_numbers_that_can_be_read(tmp_path, losses, log, ticks):
+    """Ticks at powers of ten alone left less than a decade without a number; with Plotly's own,
+    8, 9 and 10 lay over each other where there is little more than one.
+    """
     run = make_run(tmp_path / "run")
     append(run, *(line("train", 100 * i, loss_value=v) for i, v in enumerate(losses)))
     axis = figures.train_curves(groups([opened(run)]), "loss_value", log=True)["layout"]["yaxis"]
     assert (axis.get("type") == "log") == log
     assert axis["title"]["text"].endswith("(log)") == log
-    assert "dtick" not in axis
+    assert axis.get("dtick") == ticks
 
 
 def test_curves_know_the_time_of_each_point(tmp_path):

@@ -113,7 +113,7 @@ def _single_or_vector(
             f"{name} cannot be filmed: it is a vector environment; pass one that makes a single one"
             " as make_env, or leave the video out"
         )
-    return GymVector(with_kwargs(make, config.env, name), num_envs, name)
+    return GymVector(with_kwargs(make, config.env, name), num_envs, name, make.takes_seed)
 
 
 def _require_plain(game: str, config: Config) -> None:

@@ -3,13 +3,16 @@
     dicerl.train(dicerl.vector(make))
 
 calls ``make(num_envs)`` for as many environments as are needed: one to look at its spaces, the
-share of each actor, two for each episode of an evaluation.
+share of each actor, two for each episode of an evaluation. EnvPool's environments have their seeds
+from when they are made, and ``reset`` cannot change them: their ``make`` takes a seed, too.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -32,6 +35,15 @@ class VectorMaker:
         """Make ``num_envs`` environments."""
         return self.make(num_envs, **kwargs)
 
+    @cached_property
+    def takes_seed(self) -> bool:
+        """Whether it asks for a seed: a parameter ``seed`` without a default."""
+        try:
+            asked = inspect.signature(self.make).parameters.get("seed")
+        except (TypeError, ValueError):
+            return False
+        return asked is not None and asked.default is asked.empty
+
     @property
     def __name__(self) -> str:
         """That of the callable: a run is named after it."""
@@ -40,7 +52,9 @@ class VectorMaker:
 
 def vector(make: Callable[..., Any]) -> VectorMaker:
     """Mark ``make`` as making a ``gymnasium.vector.VectorEnv``: ``make(num_envs)`` returns one of
-    that many environments. It stands wherever ``make_env`` does.
+    that many environments. It stands wherever ``make_env`` does. With a parameter ``seed`` (and no
+    default for it) it is ``make(num_envs, seed=...)``, and called for each seeded reset: for
+    environments that are seeded when they are made, as EnvPool's are.
 
     The environment resets itself with the step after an episode's last (Gymnasium's
     ``AutoresetMode.NEXT_STEP``), as ``SyncVectorEnv`` and ``AsyncVectorEnv`` do by default.
@@ -65,23 +79,15 @@ def registered(env_id: str) -> VectorMaker:
 
 
 class GymVector:
-    """A Gymnasium vector environment, checked: N rows everywhere, next-step autoreset."""
+    """A Gymnasium vector environment, checked: N rows everywhere, next-step autoreset. With
+    ``takes_seed`` it is made anew, with ``make(num_envs, seed=...)``, for each seeded reset.
+    """
 
-    def __init__(self, make: Callable[[int], Any], num_envs: int, name: str) -> None:
-        try:
-            env = make(num_envs)
-        except BaseException as error:
-            if is_ours(error):
-                raise
-            raise EnvironmentFailed(
-                f"{name} could not be made ({num_envs} of it): {told(error)}"
-            ) from error
-        if not isinstance(env, VectorEnv):
-            raise DicerlError(
-                f"{name} gave {type(env).__name__}; make(num_envs) must give a"
-                " gymnasium.vector.VectorEnv"
-            )
-        self._env, self.num_envs = env, num_envs
+    def __init__(
+        self, make: Callable[..., Any], num_envs: int, name: str, takes_seed: bool = False
+    ) -> None:
+        self._make, self._takes_seed, self.num_envs = make, takes_seed, num_envs
+        self._env = env = self._made(name, 0)
         try:
             self._require_protocol(name)
             self.spec, self._encode = spec_of(
@@ -93,8 +99,39 @@ class GymVector:
         self._masks = Masks(self.spec, env.single_observation_space, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
 
+    def _made(self, name: str, seed: int) -> Any:
+        try:
+            if self._takes_seed:
+                env = self._make(self.num_envs, seed=seed)
+            else:
+                env = self._make(self.num_envs)
+        except BaseException as error:
+            if is_ours(error):
+                raise
+            raise EnvironmentFailed(
+                f"{name} could not be made ({self.num_envs} of it): {told(error)}"
+            ) from error
+        if not isinstance(env, VectorEnv):
+            raise DicerlError(
+                f"{name} gave {type(env).__name__}; make(num_envs) must give a"
+                " gymnasium.vector.VectorEnv"
+            )
+        return env
+
     def _require_protocol(self, name: str) -> None:
         env = self._env
+        if _is_envpool(env):
+            if not self._takes_seed:
+                raise DicerlError(
+                    f"{name} gave an environment of EnvPool, whose seeds are fixed when it is made:"
+                    " every actor would play the same; give dicerl.vector a make(num_envs, seed)"
+                    " that passes both to envpool.make"
+                )
+            if env.is_async:
+                raise DicerlError(
+                    f"{name} gave an environment of EnvPool that steps some of its environments at"
+                    " a time; leave batch_size out"
+                )
         for what in ("num_envs", "single_action_space", "single_observation_space"):
             if not hasattr(env, what):
                 raise DicerlError(f"{name} has no {what}; a gymnasium.vector.VectorEnv has one")
@@ -125,9 +162,15 @@ class GymVector:
         """
         given: Any = seed
         if seed is not None:
-            own = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
             each = seeds(seed, self.num_envs)
-            given = each if own else each[0]
+            if self._takes_seed:
+                given = None
+                self.close()
+                self._env = self._made(self.spec.name, each[0])
+            elif isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+                given = each
+            else:
+                given = each[0]
         self._ended[:] = False
         result = self._call("reset", seed=given)
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -229,3 +272,8 @@ class GymVector:
     def close(self) -> None:
         """Close the environment."""
         self._call("close")
+
+
+def _is_envpool(env: Any) -> bool:
+    """Whether it is one of EnvPool, which need not be installed."""
+    return any(of.__module__.startswith("envpool.") for of in type(env.unwrapped).__mro__)

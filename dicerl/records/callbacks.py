@@ -1,4 +1,4 @@
-"""Your own code at the moments of a run, and loggers made of that.
+"""Your own code at the moments of a run.
 
 Callbacks run in the process that called ``train``, under every runtime. Lines are those of
 metrics.jsonl (docs/metrics.md). A method that returns True stops the run with a checkpoint; one
@@ -7,16 +7,12 @@ that raises does so too, and the run then ends with the reason.
 
 from __future__ import annotations
 
-import csv
-import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dicerl.config import Config
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import DicerlError
 from dicerl.records.run import Run
-from dicerl.records.vocabulary import LINES
 
 Line = dict[str, Any]
 
@@ -26,6 +22,11 @@ class Callback:
 
     def on_start(self, run: Run, frames: int) -> bool | None:
         """Training begins or, where ``frames`` is not 0, goes on from there."""
+
+    def on_back(self, run: Run, frames: int) -> bool | None:
+        """The run went back to its checkpoint at ``frames`` (a learner was lost, or it diverged):
+        lines of what was done since then come again. It has begun before, and goes on.
+        """
 
     def on_train(self, line: Line) -> bool | None:
         """An update was diagnosed: every ``log_every``-th is."""
@@ -75,119 +76,3 @@ class StopAt(Callback):
 
     def on_evaluation(self, line: Line) -> bool:
         return bool(line["mean_return"] >= self.score)
-
-
-# --- loggers
-
-
-def numbers(line: Line) -> dict[str, float]:
-    """The single numbers of a line besides its counters, by ``kind/name``."""
-    return {
-        f"{line['kind']}/{name}": value
-        for name, value in line.items()
-        if isinstance(value, int | float) and name not in ("time", "agent_steps", "frames")
-    }
-
-
-class CsvLog(Callback):
-    """A table for each kind of line, in the run's directory: train.csv, episode.csv,
-    evaluation.csv. A column for each declared field that is one number.
-    """
-
-    def on_start(self, run: Run, frames: int) -> None:
-        self._tables = {}
-        for kind in ("train", "episode", "evaluation"):
-            path, columns = run.directory / f"{kind}.csv", list(LINES[kind])
-            before = []
-            if frames and path.exists():  # what follows the checkpoint is trained again
-                with path.open(newline="") as file:
-                    before = [row for row in csv.DictReader(file) if float(row["frames"]) <= frames]
-            file = path.open("w", newline="")
-            table = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
-            table.writeheader()
-            table.writerows(before)
-            self._tables[kind] = file, table
-
-    def _write(self, line: Line) -> None:
-        self._tables[line["kind"]][1].writerow(
-            {name: value for name, value in line.items() if not isinstance(value, list | dict)}
-        )
-
-    on_train = on_episode = on_evaluation = _write
-
-    def on_checkpoint(self, path: Path) -> None:
-        for file, _ in self._tables.values():
-            file.flush()
-
-    def on_end(self, run: Run) -> None:
-        for file, _ in self._tables.values():
-            file.close()
-
-
-class WandbLog(Callback):
-    """Weights & Biases: settings are the environment's variables (WANDB_PROJECT, WANDB_MODE)."""
-
-    def __init__(self) -> None:
-        self._wandb = _imported("wandb")
-
-    def on_start(self, run: Run, frames: int) -> None:
-        self._run = self._wandb.init(
-            name=run.directory.name,
-            dir=str(run.directory),
-            config=run.config.to_dict(),
-            resume="allow",
-            id=run.config.hash() + f"-{run.config.seed}",
-        )
-
-    def _log(self, line: Line) -> None:
-        self._run.log({**numbers(line), "frames": line["frames"]})
-
-    on_train = on_episode = on_evaluation = _log
-
-    def on_end(self, run: Run) -> None:
-        self._run.finish()
-
-
-class MlflowLog(Callback):
-    """MLflow: settings are the environment's variables (MLFLOW_TRACKING_URI,
-    MLFLOW_EXPERIMENT_NAME).
-    """
-
-    def __init__(self) -> None:
-        self._mlflow = _imported("mlflow")
-
-    def on_start(self, run: Run, frames: int) -> None:
-        self._mlflow.start_run(run_name=run.directory.name)
-        for section, values in run.config.to_dict().items():
-            fields = values if isinstance(values, dict) else {"": values}
-            self._mlflow.log_params(
-                {f"{section}.{name}".rstrip("."): value for name, value in fields.items()}
-            )
-
-    def _log(self, line: Line) -> None:
-        self._mlflow.log_metrics(numbers(line), step=line["frames"])
-
-    on_train = on_episode = on_evaluation = _log
-
-    def on_end(self, run: Run) -> None:
-        self._mlflow.end_run()
-
-
-LOGGERS: dict[str, type[Callback]] = {"csv": CsvLog, "wandb": WandbLog, "mlflow": MlflowLog}
-
-
-def _imported(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise ConfigError("log", package, f"it needs a package: pip install {package}") from None
-
-
-def configured(config: Config) -> list[Callback]:
-    """The callbacks that a config asks for."""
-    found: list[Callback] = []
-    if config.log != "none":
-        found.append(LOGGERS[config.log]())
-    if config.evaluation.stop_at:
-        found.append(StopAt(float(config.evaluation.stop_at)))
-    return found

@@ -178,6 +178,9 @@ def curves(
         # With few ticks and a format of their own, those between powers of ten have numbers that
         # can be read; Plotly's own are single digits.
         y = axis(f"{title} (log)", type="log", tickformat=".3~g", nticks=4)
+        drawn = [v for trace in data for v in trace["y"] if v is not None]
+        if 5 <= max(drawn) / min(drawn) < 1000:
+            y["dtick"] = "D2"  # 1, 2, 5: Plotly would write all digits of a decade over each other
     else:
         y = axis(title, **({"tickformat": ".0%"} if percent else {}))
     return figure(data, frames_axis(), y)

@@ -186,6 +186,7 @@ def _gone_back(context: RunContext, error: GoBack, incarnation: int) -> RunConte
     )
     coordinator.went_back(before, str(error))
     coordinator.progress.say(f"{error}; going back to update {coordinator.updates:,}")
+    coordinator.callbacks("back", run, coordinator.frames)
     return replace(
         context, model=model, coordinator=coordinator, start=start, incarnation=incarnation
     )
