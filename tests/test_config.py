@@ -38,7 +38,8 @@ def typed(value):
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, tuple):
-        return ",".join(x if isinstance(x, str) else repr(x) for x in value)
+        words = [x if isinstance(x, str) else repr(x) for x in value]
+        return ",".join(words) + "," * (len(words) == 1)  # without it, one number
     return str(value)
 
 

@@ -192,3 +192,12 @@ def test_seconds_at_frames(tmp_path):
 def test_a_name_is_cut_where_it_would_fill_the_page(tmp_path):
     run = opened(make_run(tmp_path / "run", variant="v" * 100_000, **{"env.id": "e" * 100_000}))
     assert (len(run.variant), len(run.env)) == (200, 200)
+
+
+def test_a_vote_of_too_many_tiles_is_no_map(tmp_path):
+    directory = make_run(tmp_path / "run")
+    for count in (40, 100_000):
+        tiles = {"tile_values": [0.5] * count, "tile_visits": [1] * count}
+        append(directory, line("train", 100, **tiles))
+    frames, values, _ = opened(directory).tile_map("inv_temperature")
+    assert (len(frames), values.shape[1]) == (1, 40)

@@ -255,3 +255,10 @@ def test_a_suite_file_that_is_none(call, tmp_path):
     (tmp_path / "folder").mkdir()
     for name in ("fifo", "zero", "bytes", "folder"):
         one_line(call("suite", name), name)
+
+
+def test_a_folder_with_a_name_that_no_file_can_have(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text('games = ["CartPole-v1"]\ndir = "a\\u0000b"\n')
+    with pytest.raises(DicerlError, match=r"dir is .* it must be a path"):
+        make_plan({}, {}, str(path))

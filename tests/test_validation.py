@@ -118,3 +118,8 @@ def test_a_replay_smaller_than_what_a_batch_takes_is_refused():
 def test_a_wrapper_is_named_with_its_module(name):
     assert "it must be module:Name" in refused("env.wrappers", name)
     validate(override(Config(), {"env.wrappers": "a.b:Name"}))
+
+
+@pytest.mark.parametrize("name", ["env.id", "run_dir", "init.run", "variant", "ray.address"])
+def test_a_name_that_no_file_can_have_is_refused(name):
+    assert "no name can hold the character 0" in refused(name, "a\0b")

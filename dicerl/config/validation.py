@@ -14,7 +14,9 @@ def validate(config: Config) -> Config:
     """Return the config if it is valid; otherwise a ConfigError names the field, the value and what
     would be right.
     """
-    for name, (_, field) in fields_of().items():
+    for name, (kind, field) in fields_of().items():
+        if kind is str and "\0" in get(config, name):
+            raise ConfigError(name, get(config, name), "no name can hold the character 0")
         if field.metadata["range"] is not None:
             _validate_range(name, get(config, name), *field.metadata["range"])
     _validate_combinations(config)

@@ -18,6 +18,7 @@ from dicerl.records.metrics import read_lines
 from dicerl.records.run import Run, software
 
 LONGEST = 1 << 20  # bytes of the first line of metrics.jsonl
+LARGEST = 1e300  # of a number in evaluations.jsonl
 
 
 def about(run: Run, found: Checkpoint, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -90,12 +91,14 @@ def score_of(line: dict[str, Any] | None) -> dict[str, Any] | None:
     ends = interval if isinstance(interval, list) else []
     if interval is not None and len(ends) != 2:
         return None
-    if type(episodes) is not int or any(type(x) not in (int, float) for x in (mean, *ends)):
+    if type(episodes) is not int or not 0 <= episodes < LARGEST:
+        return None
+    if any(type(x) not in (int, float) or not abs(x) < LARGEST for x in (mean, *ends)):
         return None
     best_of = line.get("best_of")
     return {
         "mean_return": mean,
         "interval": interval,
         "episodes": episodes,
-        "best_of": best_of if type(best_of) is int else None,
+        "best_of": best_of if type(best_of) is int and best_of < LARGEST else None,
     }

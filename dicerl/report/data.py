@@ -29,6 +29,7 @@ from dicerl.report.jsonl import JsonLines, Thinned, known, last_lines, number, s
 
 NODE_LINES = 100  # train lines whose nodes are kept: what a cluster does at present
 LONGEST = 200  # characters of a name: each figure holds it again
+TILES = 1000  # of a vote, at most: configs allow 500 (bandit.accuracy)
 MAP_LIMIT = 100  # columns of a temperature map: at least, once it had them; at most twice as many
 
 # The fields that figures draw, by kind of line.
@@ -294,7 +295,7 @@ class RunData:
                 if (
                     not isinstance(values, list)
                     or not isinstance(visits, list)
-                    or not values
+                    or not 0 < len(values) <= TILES
                     or len(values) != len(visits)
                 ):
                     continue

@@ -255,6 +255,6 @@ def _jobs(value: Any) -> int | None:
 
 
 def _string(name: str, value: Any) -> str:
-    if not isinstance(value, str | Path) or not str(value):
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ConfigError(name, value, "it must be a path")
     return str(value)
