@@ -16,8 +16,8 @@ from dicerl.suite import scheduler
 
 # Libraries are imported before anything is taken away: they are built for each system.
 WINDOWS = """
-import json, importlib, multiprocessing.resource_tracker, os, pkgutil, select, signal, subprocess, \
-    sys, tempfile
+import json, importlib, multiprocessing.resource_tracker, os, pkgutil, select, shutil, signal, \
+    subprocess, sys, tempfile
 import ale_py, cloudpickle, gymnasium, minatar, numpy, plotly, rich.live, safetensors.torch, torch
 import torch.multiprocessing
 
@@ -32,6 +32,7 @@ without(os, *[name for name in vars(os) if name.startswith("sched_")])
 without(os, "sysconf", "statvfs", "O_NOFOLLOW", "O_NONBLOCK", "getuid", "geteuid", "fork", "nice")
 without(signal, "SIGHUP", "SIGKILL", "SIGPIPE", "SIGCONT", "SIGSTOP", "pthread_sigmask")
 without(select, "poll", "epoll")
+shutil._use_fd_functions = False  # as it finds there; with them, that of 3.13 asks for O_NONBLOCK
 
 import dicerl
 from dicerl.errors import DicerlError

@@ -2,7 +2,11 @@
 and everywhere a stand-in with its behaviour.
 """
 
+import re
+import sys
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -184,6 +188,34 @@ def test_each_actor_has_its_own_seed(tmp_path):
     assert len(seeds) == len(set(seeds)) >= 2
 
 
+def example():
+    """That of docs/environments.md."""
+    page = (Path(__file__).parent.parent / "docs/environments.md").read_text()
+    (block,) = [x for x in re.findall(r"```python\n(.*?)```", page, re.S) if "envpool" in x]
+    return block
+
+
+def run_example(monkeypatch, folder):
+    monkeypatch.chdir(folder)
+    short = {"frames": 200, "preset": "debug", "quiet": True, "tensorboard": False}
+    train = dicerl.train
+    monkeypatch.setattr(dicerl, "train", lambda env, **given: train(env, **given | short))
+    names = {}
+    exec(example(), names)
+    assert names["run"].summary["complete"]
+    return names["agent"]
+
+
+def test_the_page_s_example(monkeypatch, tmp_path):
+    def make(name, *, env_type, num_envs, seed, num_threads):
+        assert (name, env_type, num_threads) == ("CartPole-v1", "gymnasium", 1)
+        return Pool(num_envs, seed)
+
+    monkeypatch.setitem(sys.modules, "envpool", SimpleNamespace(make=make))
+    agent = run_example(monkeypatch, tmp_path)
+    assert agent.act(np.zeros(2, np.float32))[0] in range(3)
+
+
 # --- the real one ---------------------------------------------------------------------------------
 
 
@@ -235,3 +267,8 @@ def test_envpool_is_trained(envpool, tmp_path):
         env_spec(Config(), dicerl.vector(lambda n: cart_pole(n, 0)))
     with pytest.raises(DicerlError, match="some of its environments at a time"):
         made(lambda n, seed: cart_pole(n, seed, batch_size=2))
+
+
+def test_the_page_s_example_with_envpool(envpool, monkeypatch, tmp_path):
+    agent = run_example(monkeypatch, tmp_path)
+    assert agent.act(np.zeros(4, np.float32))[0] in range(2)
