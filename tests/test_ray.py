@@ -275,30 +275,25 @@ def test_a_run_whose_ray_dies_starts_another_and_goes_on(tmp_path):
     life = Life.start(tmp_path / "life", "train", *arguments, *options, run=run)
 
     def trained(times_back):
-        """The updates of its newest line, if it has trained since it went back so often."""
+        """The updates of its newest train line, if it went back so often and trained since."""
+        back = re.findall(r"(Ray's \S+) .*; going back to update ([\d,]+)", life.err)
         lines = read_lines(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
-        kinds = [line.get("event", line["kind"]) for line in lines]
-        if kinds.count("rolled_back") == times_back and "train" in kinds[-1:]:
-            return lines[-1]["updates"]
-        return 0
+        newest = max((line["updates"] for line in lines if line["kind"] == "train"), default=0)
+        updates = [int(n.replace(",", "")) for _, n in back]
+        since = len(back) == times_back and newest > max(updates, default=0)
+        return (newest, back, updates) if since else None
 
-    before = []
-    for times_back, name in enumerate(["/gcs_server", "/raylet"]):
-        before.append(life.find(lambda n=times_back: trained(n), f"it trains, {times_back} back"))
+    before, _, _ = life.find(lambda: trained(0), "it trains")
+    for times_back, name in enumerate(["/gcs_server", "/raylet"], 1):
         family = processes(life.process.pid)
         (killed,) = [p for p, (_, line) in family.items() if line.split()[0].endswith(name)]
         os.kill(killed, signal.SIGKILL)
-    life.find(lambda: trained(2), "it trains again")
+        _, back, updates = life.find(lambda n=times_back: trained(n), f"it trains without {name}")
     os.killpg(life.process.pid, signal.SIGINT)
     life.end()
     assert life.code == 130
-    back = [
-        line for line in read_lines(run / "metrics.jsonl") if line.get("event") == "rolled_back"
-    ]
-    # no checkpoint was due: it saved when it noticed
-    assert all(line["updates"] >= updates for line, updates in zip(back, before, strict=True))
-    assert "Ray's head (GCS) at" in back[0]["reason"]
-    assert "Ray's raylet at" in back[1]["reason"]
+    assert [what for what, _ in back] == ["Ray's head", "Ray's raylet"]
+    assert before <= updates[0] <= updates[1]  # no checkpoint was due: it saved when it noticed
     assert not life.leftover
 
 
@@ -347,6 +342,15 @@ def test_a_run_joins_no_cluster_it_was_not_told_of(monkeypatch, tmp_path):
 def test_ray_that_is_not_installed(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "runtime.kind is 'ray'; it needs Ray: pip install 'dicerl[cluster]'" in refused(call)
+
+
+def test_ray_that_does_not_start(call, monkeypatch):
+    def init(**_):
+        raise Exception("The current node timed out during startup.\nIt is slow.")
+
+    monkeypatch.setattr(ray, "init", init)
+    said = refused(call)
+    assert "Ray did not start here: The current node timed out during startup. It is slow." in said
 
 
 def test_more_cpus_than_any_node_has(call):
@@ -552,17 +556,23 @@ def test_a_learner_s_device_must_be_in_the_cluster(monkeypatch):
 
 
 def test_helpers_of_ray_that_outlive_it_are_ended(tmp_path):
-    """Those of this session, by the folder that their arguments name, and no others."""
-    code = "import time; time.sleep(600)"
-    ours, other = (
-        subprocess.Popen([sys.executable, "-c", code, f"--session-dir={tmp_path / name}/logs"])
-        for name in ("session_1", "session_2")
-    )
+    """Those of this session, by the folder that their arguments name or where their log is, and no
+    others.
+    """
+    code, processes = "import time; time.sleep(600)", []
+    for session in ("session_1", "session_2"):
+        folder = tmp_path / session
+        folder.mkdir()
+        named = [sys.executable, "-c", code, f"--session-dir={folder}/logs"]
+        processes.append(subprocess.Popen(named))
+        with (folder / "agent.out").open("w") as log:
+            agent = ["ray::Agent", "-c", code]
+            processes.append(subprocess.Popen(agent, executable=sys.executable, stdout=log))
     try:
         ray_cluster.end_leftovers(str(tmp_path / "session_1") + "/", grace=0.2)
-        assert ours.wait(30) == -signal.SIGKILL
-        assert other.poll() is None
+        assert [process.wait(30) for process in processes[:2]] == [-signal.SIGKILL] * 2
+        assert [process.poll() for process in processes[2:]] == [None] * 2
     finally:
-        for process in (ours, other):
+        for process in processes:
             process.kill()
             process.wait()

@@ -47,6 +47,7 @@ class RayTransport:
         ray_cluster.connect(context.config)
         self.renewable = ray_cluster.started_here()
         self._services = services(self.renewable)
+        self._failing = ""  # which of them is lost
         self._config, self._plan = context.config, context.plan
         weights = Weights(context.model.flat)
         if context.start is not None:
@@ -84,8 +85,8 @@ class RayTransport:
             context.coordinator.progress.say(line)
 
     def start(self, role: Role, *args: Any) -> RayHandle:
-        if not self._services.head_answers():
-            raise NoRoom("the head of the cluster does not answer")
+        if self._failing or not self._services.head_answers():
+            raise NoRoom(self._failing or "the head of the cluster does not answer")
         node, cpus, gpus = self._places[0], 0.0, 0.0
         learners = [handle.actor for handle in self._learners]
         if role == "actor":
@@ -119,7 +120,8 @@ class RayTransport:
         return handle
 
     def failing(self) -> str:
-        return self._services.lost()
+        self._failing = self._failing or self._services.lost()
+        return self._failing
 
     def _node_for_actor(self) -> Node:
         taken = Counter(h.node.id for h in self._handles() if h.role == "actor")
@@ -218,15 +220,17 @@ class RayTransport:
         if handle.role != "actor":
             return
         self._freed.append((handle.node.id, time.monotonic()))
+        self._failing = self._failing or self._services.lost(now=True)  # it may have died of that
         for learner in self._learners:
-            if not learner.killed:
+            if not learner.killed and not self._failing:
                 with contextlib.suppress(RayError):  # it has died, too, or is stopped
                     patiently(learner.actor.refuse, handle.number, seconds=REFUSAL)
 
     def close(self) -> None:
         learners, self._learners = self._learners, []  # they end with the others
         for handle in (children := {*self._handles(), *learners}):
-            if handle.role != "learner":  # a learner has nothing to close
+            # a learner has nothing to close, and where Ray is lost there is no time to
+            if handle.role != "learner" and not self._failing:
                 handle.end()
         for handle in children:
             handle.kill()

@@ -26,6 +26,9 @@ _connected_here = _started_here = False
 ANSWER_SECONDS = 10.0  # for an address to answer
 LINGER_SECONDS = 2.0  # for Ray's own processes to end
 LOCAL = "local"  # Ray's word for a cluster of its own on this machine
+# There the head need not watch over nodes: it would end this process 15 s after its raylet is gone,
+# which may be too soon for a last checkpoint (ray_services.py).
+ALONE = {"health_check_failure_threshold": 20}
 HEAD = "node:__internal_head__"  # a resource that Ray gives its head node
 
 
@@ -63,9 +66,12 @@ def connect(config: Config) -> None:
             include_dashboard=False if address == LOCAL else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
+            _system_config=ALONE if address == LOCAL else None,
         )
-    except (RuntimeError, ValueError, OSError, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # where it starts too slowly, a bare Exception
         reason = " ".join(str(error).split())
+        if address == LOCAL:
+            raise ConfigError("runtime.kind", "ray", f"Ray did not start here: {reason}") from None
         if os.environ.get("RAY_AUTH_MODE") != "token":
             reason += "; one that asks for a token needs RAY_AUTH_MODE=token here, too"
         raise ConfigError(
@@ -142,9 +148,8 @@ def _session() -> str:
 
 
 def end_leftovers(session: str, grace: float = LINGER_SECONDS) -> None:
-    """End Ray's own helpers that outlive it: where a second Ctrl-C ended their parent, two of them
-    notice that only after most of a minute. Their arguments name the ``session``'s folder. Linux
-    only.
+    """End Ray's own helpers that outlive it: two of them notice only after most of a minute that
+    their parent was killed. They are known by the folder of their ``session``. Linux only.
     """
     end = time.monotonic() + grace
     while (left := _processes_of(session)) and time.monotonic() < end:
@@ -155,11 +160,19 @@ def end_leftovers(session: str, grace: float = LINGER_SECONDS) -> None:
 
 
 def _processes_of(session: str) -> list[int]:
+    """Those whose arguments name the session's folder; agents and workers, which have given
+    themselves a name without it, write their logs there.
+    """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ends now
             words = (folder / "cmdline").read_bytes()
-            if os.fsencode(session) in words and int(folder.name) != os.getpid():
+            named = os.fsencode(session) in words
+            if words.startswith(b"ray::"):
+                named = any(
+                    str(f.readlink()).startswith(session) for f in (folder / "fd").iterdir()
+                )
+            if named and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
     return found
 

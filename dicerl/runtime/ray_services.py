@@ -63,13 +63,12 @@ class Services:
         except ConnectionRefusedError:
             return False
 
-    def lost(self) -> str:
-        """What is lost, as a sentence; empty if nothing is. It looks once a second."""
-        now = time.monotonic()
-        gap = now - self._looked
-        if gap < LOOK_EVERY:
+    def lost(self, now: bool = False) -> str:
+        """What is lost, as a sentence; empty if nothing is. It looks once a second, or ``now``."""
+        gap = time.monotonic() - self._looked
+        if gap < LOOK_EVERY and not now:
             return ""
-        self._looked = now
+        self._looked += gap
         for service in self._services:
             where = f"Ray's {service.name} at {service.host}:{service.port}"
             service.answered += max(0.0, gap - 2 * LOOK_EVERY)  # this process was suspended
