@@ -37,8 +37,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sequence.length": 20,
         "sequence.batch": 16,
         # The second use of a sequence comes later and among others, not right after the first
-        # (benchmarks/README.md). 3,000 sequences are 240k frames and take 0.5 GB; with 600 pong
-        # stayed between 16.7 and 19.8 once it was solved.
+        # (benchmarks/README.md). 3,000 sequences are 240k frames and take 0.5 GB; 600 learn pong
+        # half a million frames later.
         "sequence.reuse": 1,
         "collector.replay": 0.5,
         "collector.replay_capacity": 3_000,
