@@ -267,6 +267,7 @@ def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
     assert not life.leftover
 
 
+@pytest.mark.slow  # three times Ray's start
 def test_a_run_whose_ray_dies_starts_another_and_goes_on(tmp_path):
     """Its head, then its raylet. Ray would end the command for either."""
     run = tmp_path / "run"
