@@ -190,6 +190,7 @@ def test_the_table_counts_and_orders(tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_campaign_that_is_cut_off_still_has_its_table(tmp_path):
     """Twice the same signal, as `timeout make soak` sends it, in the middle of a story."""
     command = ["-m", "faults", "--faults", "50", "--runtime", "serial", "--kind", "Ctrl-C"]

@@ -61,6 +61,7 @@ def test_time_counts_only_while_an_environment_is_waited_for(clock):
             patient.again()
 
 
+@pytest.mark.slow
 def test_a_suspended_process_blames_nobody():
     """It hears the clock once when it goes on."""
     code = """

@@ -169,6 +169,7 @@ def test_a_serial_run_is_reproducible(tmp_path):
     assert found["mean_return"] == 5.0
 
 
+@pytest.mark.slow  # as test_vector.py has it for Gymnasium's
 def test_each_actor_has_its_own_seed(tmp_path):
     def logged(num_envs, seed):
         kind = type("Pool", (Pool,), {"log": str(tmp_path / "log")})
