@@ -26,6 +26,7 @@ from dicerl.records.metrics import read_lines
 from dicerl.records.vocabulary import LINES
 from dicerl.runtime import children, setup
 from dicerl.runtime.messages import (
+    Answered,
     Batch,
     BatchProgress,
     Ended,
@@ -91,6 +92,7 @@ class ThreadTransport:
 
     whole = False  # whether the weights outlive a learner
     renewable = True
+    asks = False
 
     def __init__(self, context, lose=lambda role, message: False):
         config, flat = context.config, context.model.flat
@@ -527,6 +529,40 @@ def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, mo
     reasons = {line["reason"] for line in lines(run, event="evaluator_died")}
     assert reasons == {"did nothing for 0 s"} or reasons == {"did nothing for 1 s"}
     assert not lines(run, kind="evaluation")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_learner_that_owes_nothing_is_missed_where_others_wait_for_it(
+    tmp_path, monkeypatch, there
+):
+    """Actors cannot give a frozen learner their sequences, so it gets no batch and owes nothing.
+    One that is ``there`` only has nothing to do.
+    """
+    monkeypatch.setattr(children, "STARTING_SECONDS", 0.5)
+    monkeypatch.setattr(children.ActorChild, "patience", lambda self, stuck: 60.0)
+
+    class Enough(Exception):
+        pass
+
+    class Waiting(ThreadTransport):
+        asks = True
+        updates, since = 0, 0.0
+
+        def receive(self, seconds):
+            for handle, message in super().receive(seconds):
+                self.updates += isinstance(message, BatchProgress) and message.trained
+                if self.updates < 5 or not isinstance(message, Written):
+                    yield handle, message
+            self.since = self.since or (self.updates >= 5 and time.monotonic())
+            if there:
+                yield from ((h, Answered()) for h in self.started if h.role == "learner")
+                if self.since and time.monotonic() - self.since > 3.0:
+                    raise Enough
+
+    monkeypatch.setattr(f"{__name__}.ThreadTransport", Waiting)
+    changes = {"runtime.stuck_seconds": 0.1, "evaluation.every": 0}
+    with pytest.raises(Enough if there else LearnerLost):
+        run_in_threads(tmp_path, **changes)
 
 
 def test_updates_that_a_learner_skipped_reach_the_books(tmp_path):

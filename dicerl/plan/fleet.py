@@ -123,6 +123,7 @@ class SimulatedTransport:
     """A Transport whose children take simulated time. ``end`` says whether it has seen enough."""
 
     renewable = False
+    asks = False
 
     def __init__(self, load: Load, end: Callable[[SimulatedTransport], bool]) -> None:
         self.load, self._end = load, end

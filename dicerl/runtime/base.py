@@ -104,6 +104,7 @@ class Transport(Protocol):
         ...
 
     renewable: bool  # whether another transport of the run can take the place of one that fails
+    asks: bool  # whether it asks its children for ``Answered`` now and then
 
     def failing(self) -> str:
         """Why all children are about to be lost together; empty if they are not."""

@@ -20,6 +20,7 @@ class Child:
     role: ClassVar[Role]
     handle: Handle | None = None
     last_seen: float = 0.0  # when it last sent a message, or stopped owing one
+    answered: float = 0.0  # when it was last there, where the transport asks for that
     last_words: str = ""  # why it crashed
 
     @property
@@ -36,6 +37,10 @@ class Child:
         actor's, between two steps.
         """
         return max(PATIENCE * stuck_seconds, STARTING_SECONDS)
+
+    def absence(self, stuck_seconds: float) -> float:
+        """Seconds for which it may give no answer where it owes nothing."""
+        return max(self.patience(stuck_seconds), STARTING_SECONDS)
 
     def owes(self) -> bool:
         """Whether a message from it is expected."""

@@ -19,6 +19,12 @@ class Alive(NamedTuple):
     steps: int = 0  # agent steps since the last message with steps
 
 
+class Answered(NamedTuple):
+    """From the transport itself: the child was asked whether it is there, and is. What it owes, it
+    owes still.
+    """
+
+
 class SlotsWanted(NamedTuple):
     """Slots for the next windows, which wait for them before they begin (for those complete, where
     fewer were lent); answered with ``Slots``.

@@ -51,6 +51,7 @@ class ProcessTransport:
     """A Transport whose children are processes of this machine."""
 
     renewable = True
+    asks = False
 
     def __init__(self, context: RunContext) -> None:
         config, vector = context.config, context.model.flat.vector

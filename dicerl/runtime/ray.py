@@ -24,7 +24,7 @@ from dicerl.errors import DicerlError, NoRoom
 from dicerl.parts.replicas import Meeting
 from dicerl.runtime import ray_cluster
 from dicerl.runtime.base import Role, RunContext
-from dicerl.runtime.messages import Ended, NotSaved, Saved
+from dicerl.runtime.messages import Answered, Ended, NotSaved, Saved
 from dicerl.runtime.ray_child import Child, Over, Setting, TensorsToSave
 from dicerl.runtime.ray_cluster import Node
 from dicerl.runtime.ray_services import services
@@ -42,6 +42,8 @@ SETTLED = 5.0  # seconds until Ray's books know of an actor that was ended
 
 class RayTransport:
     """A Transport whose children are Ray actors."""
+
+    asks = True  # each call for messages returns after COLLECT seconds
 
     def __init__(self, context: RunContext) -> None:
         ray_cluster.connect(context.config)
@@ -185,7 +187,7 @@ class RayTransport:
             messages = found.messages[handle.arrived - found.first :]
             handle.arrived += len(messages)
             self._listen(handle)
-            for message in messages:
+            for message in messages or [Answered()]:
                 if handle.killed:
                     break
                 if isinstance(message, Over):

@@ -33,6 +33,7 @@ from dicerl.runtime.evaluations import Evaluations
 from dicerl.runtime.feeder import Feeder
 from dicerl.runtime.messages import (
     Alive,
+    Answered,
     BatchProgress,
     Crashed,
     Drawn,
@@ -193,7 +194,8 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         child.handle = self._transport.start(child.role, *child.args())
-        child.last_seen, child.last_words = time.monotonic(), ""
+        child.last_seen = child.answered = time.monotonic()
+        child.last_words = ""
         self._children[child.handle] = child
         if isinstance(child, ActorChild):
             child.lived = 0
@@ -220,7 +222,10 @@ class Supervisor:
 
     def _receive(self, child: Child, message: Any) -> None:
         """Handle one message from a child."""
-        child.last_seen = time.monotonic()
+        child.answered = time.monotonic()
+        if isinstance(message, Answered):
+            return
+        child.last_seen = child.answered
         match message:
             case Failed(reason):
                 what = "evaluation failed: " if child.role == "evaluator" else ""
@@ -294,7 +299,10 @@ class Supervisor:
                 self._start_where_possible(child)
 
     def _check_silent(self) -> None:
-        """Treat a child as dead if an expected message is overdue."""
+        """Treat a child as dead if an expected message is overdue. One that owes nothing may still
+        be what others wait for (actors send a learner of another machine their sequences): where
+        the transport asks whether it is there, that is expected, too.
+        """
         now, stuck = time.monotonic(), self.config.runtime.stuck_seconds
         # While this process was suspended (Ctrl-Z, a batch system) or kept from its core, children
         # may have been so, too, or have sent what is not read yet.
@@ -304,9 +312,12 @@ class Supervisor:
         for child in list(self._children.values()):
             patience = child.patience(stuck)
             child.last_seen = min(now, child.last_seen + absent)
+            child.answered = min(now, child.answered + absent)
+            since = child.last_seen
             if not child.owes():
-                child.last_seen = now
-            elif now - child.last_seen > patience:
+                child.last_seen, patience = now, child.absence(stuck)
+                since = child.answered if self._transport.asks else now
+            if now - since > patience:
                 self._died(child, f"did nothing for {patience:.0f} s")
 
     # --- actors
