@@ -1,6 +1,8 @@
 """runtime/ray_services.py over sockets; that a run with real Ray heals is in test_ray.py."""
 
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -76,3 +78,29 @@ def test_it_looks_once_a_second(listener):
     assert services.lost() == ""  # it was made just now
     time.sleep(ray_services.LOOK_EVERY)
     assert services.lost().endswith("is gone")
+
+
+# --- signals
+
+ASKED = """
+import os, signal, time
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+from dicerl.config.presets import preset
+from dicerl.runtime import ray_cluster
+ray_cluster.connect(preset("debug", **{"runtime.kind": "ray"}))
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(0.1)
+ray_cluster.disconnect()
+print(heard)
+"""
+
+
+def test_a_stop_is_ours_after_ray_has_started():
+    """Ray takes SIGTERM for itself: one that a run had started while it trained, to go back to a
+    checkpoint, ended it with -6 or 15 and without another checkpoint.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.strip() == "[15]", done.stderr[-2000:]

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dicerl.config import Config
 from dicerl.errors import ConfigError, NoRoom
-from dicerl.runtime.machine import SIGKILL
+from dicerl.runtime.machine import SIGKILL, STOPPING
 
 # what connect did, so that disconnect leaves a caller's own connection alone
 _connected_here = _started_here = False
@@ -61,13 +63,14 @@ def connect(config: Config) -> None:
     address = _address(config.ray.address)
     _require_answer(address)
     try:
-        ray.init(
-            address=address,
-            include_dashboard=False if address == LOCAL else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _system_config=ALONE if address == LOCAL else None,
-        )
+        with _keeping_signals():
+            ray.init(
+                address=address,
+                include_dashboard=False if address == LOCAL else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _system_config=ALONE if address == LOCAL else None,
+            )
     except (Exception, SystemExit) as error:  # where it starts too slowly, a bare Exception
         reason = " ".join(str(error).split())
         if address == LOCAL:
@@ -78,6 +81,22 @@ def connect(config: Config) -> None:
             "ray.address", address, f"no cluster of the same Ray and Python is there: {reason}"
         ) from None
     _connected_here, _started_here = True, address == LOCAL
+
+
+@contextlib.contextmanager
+def _keeping_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, each time that it starts, and ends the process with it: a run
+    that goes back to a checkpoint, and to another Ray, keeps its own ways to stop.
+    """
+    ours = {}
+    if threading.current_thread() is threading.main_thread():
+        ours = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            if handler not in (None, signal.SIG_DFL):
+                signal.signal(number, handler)
 
 
 def started_here() -> bool:
