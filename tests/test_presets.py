@@ -169,6 +169,12 @@ def test_a_variant_changes_what_the_table_says_and_nothing_else(variant):
     } == TABLE[variant]
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_smallest_epsilon_is_the_same_in_every_preset(name):
+    """1/(1 + 50), whatever range of 1/tau suits the scale of A there."""
+    assert preset(name, "epsilon").bandit.max_inv_temperature == 50.0
+
+
 def test_every_variant_is_in_a_table_of_these_tests():
     assert set(VARIANTS) == {"dice", "baseline", "random", "entropy", "impala", *TABLE}
 
