@@ -41,6 +41,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="finds actors through /proc"),
 ]
 PATIENCE = 120.0
+# the nodes' workers compete with other tests as equals, as those of a run's own Ray do
+PROMPT = {"_system_config": {"worker_niceness": 0}}
 
 
 def until(condition, what):
@@ -93,7 +95,7 @@ def story(tmp_path_factory):
     batches, run_dir = folder / "batches", folder / "run"
     batches.mkdir()
     saw = SimpleNamespace()
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **PROMPT})
     cluster.add_node(num_cpus=3)  # the learner's: it has most CPUs
     leaving = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
@@ -264,9 +266,13 @@ def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
         return lines and lines[-1]["updates"] > 5
 
     life.find(trains, "it trains")
+    family = processes(life.process.pid)
+    workers = [p for p, (_, line) in family.items() if line.startswith("ray::")]
+    niceness = {os.getpriority(os.PRIO_PROCESS, p) for p in workers}
     os.killpg(life.process.pid, signal.SIGINT)
     life.end()
     assert life.code == 130
+    assert niceness == {os.getpriority(os.PRIO_PROCESS, 0)}  # as urgent as the command itself
     assert "to continue: dicerl resume" in life.err
     assert int(checkpoint.checkpoints_of(run)[-1].name) > 5
     assert not life.leftover
@@ -385,7 +391,7 @@ def bare(tmp_path_factory):
     """The address of a cluster whose only node beside the head has no dicerl."""
     folder = tmp_path_factory.mktemp("bare")
     (folder / "sitecustomize.py").write_text(WITHOUT)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **PROMPT})
     cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(folder)})
     cluster.wait_for_nodes()
     try:

@@ -29,8 +29,10 @@ ANSWER_SECONDS = 10.0  # for an address to answer
 LINGER_SECONDS = 2.0  # for Ray's own processes to end
 LOCAL = "local"  # Ray's word for a cluster of its own on this machine
 # There the head need not watch over nodes: it would end this process 15 s after its raylet is gone,
-# which may be too soon for a last checkpoint (ray_services.py).
-ALONE = {"health_check_failure_threshold": 20}
+# which may be too soon for a last checkpoint (ray_services.py). And Ray's workers are at nice 15:
+# beside other work on the machine they would get a few hundredths of a core and take a minute to
+# start.
+ALONE = {"health_check_failure_threshold": 20, "worker_niceness": 0}
 HEAD = "node:__internal_head__"  # a resource that Ray gives its head node
 
 
