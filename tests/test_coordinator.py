@@ -244,6 +244,20 @@ def test_a_run_continues_with_what_its_checkpoint_held(make):
     assert [line["event"] for line in lines(again, "event")] == ["start", "resume"]
     again.close()
     assert again.run.summary["recent_return"] == 5.0
+    assert again.run.summary["evaluation"] == evaluation(3.0)
+
+
+def test_a_run_that_goes_back_before_an_evaluation_has_none(make):
+    first = make()
+    first.stepped(150)
+    state = first.synced_state(0, 0)
+    first.evaluation_begins(0)
+    first.evaluated(evaluation(3.0))
+    first.close()
+    assert first.run.summary["evaluation"] == evaluation(3.0)
+    again = make(state)
+    again.close()
+    assert again.run.summary["evaluation"] == {}
 
 
 @pytest.mark.parametrize(("known", "stays"), [(7, True), (3, False), (None, False)])

@@ -14,7 +14,7 @@ from typing import Any
 
 from dicerl.errors import DicerlError
 from dicerl.records import files
-from dicerl.records.vocabulary import KINDS
+from dicerl.records.vocabulary import COMMON, KINDS
 
 EPISODES = 100_000  # of these, and of each following doubling of their number, as many have a line
 IN_TENSORBOARD = tuple(kind.name for kind in KINDS if kind.tensorboard)
@@ -76,6 +76,12 @@ class Metrics:
         if time.monotonic() - self._last_flush > 1.0 or kind in ("event", "evaluation"):
             self.flush()
         return line
+
+    def last_evaluation(self) -> dict[str, Any]:
+        """What the newest evaluation of the run found; empty if there was none."""
+        lines = read_lines(self._evaluations) if self._evaluations.exists() else []
+        beside = {"version", *(field.name for field in COMMON)}
+        return {k: v for line in lines[-1:] for k, v in line.items() if k not in beside}
 
     def flush(self) -> None:
         """Write out what is buffered of metrics.jsonl."""

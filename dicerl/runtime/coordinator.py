@@ -80,6 +80,8 @@ class Coordinator:
         self.metrics = Metrics(
             run.directory, config.tensorboard, self._state.metrics_offset, self.frames
         )
+        if start is not None:
+            self._last_evaluation = self.metrics.last_evaluation()
         made_by = {**software(), "precision": config.precision}
         if start is not None:
             self.event("resume", **made_by, updates=self.updates)
