@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -31,6 +32,13 @@ from dicerl.runtime.machine import hardware
 HEALED = ("actor_replaced", "learner_replaced", "rolled_back")
 
 
+def children(role: str) -> list[int]:
+    """The processes of a role that this one has, the oldest first."""
+    task = Path(f"/proc/self/task/{os.getpid()}/children")
+    found = map(int, task.read_text().split())
+    return [p for p in found if Path(f"/proc/{p}/comm").read_text() == f"dicerl {role}\n"]
+
+
 class Killer(threading.Thread):
     """Kills one child of each role whenever its time has come. ``age`` goes on from one run to the
     next: short runs meet as many deaths an hour as a long one.
@@ -46,11 +54,8 @@ class Killer(threading.Thread):
             before, self.age = self.age, self.age + 0.5
             for role, seconds in self._every.items():
                 if self.age // seconds > before // seconds:
-                    children = [
-                        c for c in multiprocessing.active_children() if c.name == f"{role}_role"
-                    ]
-                    for child in children[:1]:
-                        child.kill()
+                    for child in children(role)[:1]:
+                        os.kill(child, signal.SIGKILL)
                         self.killed[role] += 1
 
     def end(self) -> None:

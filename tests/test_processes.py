@@ -14,7 +14,8 @@ import torch
 import probe
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError
-from dicerl.runtime import processes
+from dicerl.runtime import forkserver, processes
+from dicerl.runtime.forkserver import Forked
 from dicerl.runtime.messages import Crashed, Ended, Failed
 from dicerl.runtime.processes import ROLES, ProcessTransport
 
@@ -50,8 +51,11 @@ def answers(channel, shared):
         channel.send((message, channel.waits()))
 
 
-@pytest.fixture
-def transport(tmp_path, monkeypatch):
+@pytest.fixture(params=["forked", "spawned"])
+def transport(tmp_path, monkeypatch, request):
+    """One with a fork server, and one as on systems that cannot have one."""
+    if request.param == "spawned":
+        monkeypatch.setattr(forkserver, "available", lambda: False)
     context = probe.context_of(tmp_path / "run", Catch, **{"runtime.kind": "process"})
     transport = ProcessTransport(context)
     for role in (speaks_and_exits, fails, crashes, answers):
@@ -176,23 +180,33 @@ def test_a_child_that_was_killed_on_purpose_says_nothing_more(transport):
     child, other = transport.start("answers"), transport.start("answers")
     messages(transport, 2)
     child.send("unread")
-    process = child.process
+    pids = [one.process.pid for one in (child, other)]
     child.kill()
     child.kill()  # once is enough
     assert list(transport.receive(0.5)) == []
-    with pytest.raises(ValueError, match="closed"):
-        process.is_alive()
-    pid = other.process.pid
     transport.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_fork_server_that_was_lost_is_replaced(transport):
+    if transport._server is None:
+        pytest.skip("there is none")
+    os.kill(transport._server.pid, signal.SIGKILL)
+    found = [transport.start("answers") for _ in range(2)]
+    told = messages(transport, 2)
+    assert {child for child, _ in told} == set(found)
+    assert not isinstance(found[0].process, Forked)  # spawned, since nobody answered
+    assert isinstance(found[1].process, Forked)
 
 
 # --- before a child has imported anything
 
 FIRST_CHILD = """
 import os, signal
-from dicerl.runtime import processes
+from dicerl.runtime import forkserver, processes
+from dicerl.runtime.forkserver import Forked
 
 if __name__ == "__main__":
     from role import role

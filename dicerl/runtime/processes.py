@@ -1,8 +1,9 @@
 """Children as processes on this machine: pipes for messages, shared memory for the rest, signals.
 
-Each child has its own pipe. Sequences and parameters are in unnamed shared memory, which the kernel
-frees with the last process. Nothing outlives the supervisor: on Linux the kernel kills each child
-with it, elsewhere a child ends when its pipe breaks.
+Children are forked by a server that has imported what they need (forkserver.py), or spawned where
+that cannot be. Each has its own pipe. Sequences and parameters are in unnamed shared memory, which
+the kernel frees with the last process. Nothing outlives the supervisor: on Linux the kernel kills
+each child with it, elsewhere a child ends when its pipe breaks.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from dicerl.agent.weights import PipeLock, Weights
 from dicerl.errors import DicerlError
 from dicerl.parts.parameter_server import ParameterServer
 from dicerl.parts.sequence import Store, schema, window_length
+from dicerl.runtime import forkserver
 from dicerl.runtime.base import Role, RunContext
+from dicerl.runtime.forkserver import ForkServer
 from dicerl.runtime.machine import (
     STOPPING,
     die_with,
     keep_freed_memory,
+    name_process,
     signal_name,
     take_long_time_slices,
 )
@@ -57,11 +61,13 @@ class ProcessTransport:
         config, vector = context.config, context.model.flat.vector
         updates = context.coordinator.updates
         fields = schema(config, context.spec)
+        self._server = _fork_server()  # it imports while this process goes on
         try:
             weights = Weights(context.model.flat, shared=True)
             store = Store(fields, window_length(config), context.plan.capacity, shared=True)
             parameters = ParameterServer(vector.numel(), shared=True)
         except RuntimeError as error:  # torch's, for any error of the system
+            self._close_server()
             raise DicerlError(
                 f"shared memory could not be made: {error}; free some of /dev/shm or use"
                 " runtime.kind=serial"
@@ -85,7 +91,11 @@ class ProcessTransport:
         self._selector = selectors.DefaultSelector()
 
     def start(self, role: Role, *args: Any) -> ProcessHandle:
-        process, pipe = start_process(ROLES[role], self.shared, *args, torso=self._torso)
+        if self._server is not None and self._server.closed:  # it did not answer
+            self._server = _fork_server()
+        process, pipe = start_process(
+            ROLES[role], self.shared, *args, torso=self._torso, server=self._server
+        )
         handle = ProcessHandle(self, process, pipe, closes=role != "learner")
         self._children.add(handle)
         self._selector.register(pipe, selectors.EVENT_READ, handle)
@@ -143,6 +153,11 @@ class ProcessTransport:
         for handle in children:
             handle.kill()
         self._selector.close()
+        self._close_server()
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
 
 class ProcessHandle:
@@ -214,29 +229,48 @@ class PipeChannel:
         return bool(self._poll.poll(0))
 
 
+def _fork_server() -> ForkServer | None:
+    """A fork server, where the system can do that."""
+    _wait_passively()
+    if not forkserver.available():
+        return None
+    with _safe_path(), _holding_signals():  # it keeps them blocked
+        return ForkServer(__name__)
+
+
 def start_process(
-    role: Callable[..., None], shared: Shared, *args: Any, torso: bytes = b""
+    role: Callable[..., None],
+    shared: Shared,
+    *args: Any,
+    torso: bytes = b"",
+    server: ForkServer | None = None,
 ) -> tuple[Any, Connection]:
-    """Start a process that runs ``role(channel, shared, *args)``; return it and our end of its
-    pipe. ``torso`` is what ``own_torso.of_main`` gave.
+    """Start a process that runs ``role(channel, shared, *args)``, from ``server`` if there is one;
+    return it and our end of its pipe. ``torso`` is what ``own_torso.of_main`` gave.
     """
-    context = mp.get_context("spawn")
-    ours, theirs = context.Pipe()
-    # Busy-waiting threads would starve the process that shares their core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    ours, theirs = mp.get_context("spawn").Pipe()
+    call = (role, os.getpid(), theirs, torso, shared, *args)
+    forked = None if server is None else server.start(_child, *call)
+    process = forked or _spawned(role.__name__, call)
+    theirs.close()
+    return process, ours
+
+
+def _spawned(name: str, call: tuple[Any, ...]) -> Any:
+    """A process that does ``_child(*call)``, with an interpreter of its own."""
+    _wait_passively()
     # the first start would do this, and unblock the signals that are blocked below
     with _safe_path():
         resource_tracker.ensure_running()
     with _without_main(), _safe_path(), _holding_signals():
-        process = context.Process(
-            target=_child,
-            args=(role, os.getpid(), theirs, torso, shared, *args),
-            daemon=True,
-            name=role.__name__,
-        )
+        process = mp.get_context("spawn").Process(target=_child, args=call, daemon=True, name=name)
         process.start()
-    theirs.close()
-    return process, ours
+    return process
+
+
+def _wait_passively() -> None:
+    """Threads that wait busily would starve the process that shares their core."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @contextlib.contextmanager
@@ -298,6 +332,7 @@ def _child(
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
     die_with(parent)
+    name_process(role.__name__.removesuffix("_role"))
     keep_freed_memory()
     take_long_time_slices()
     if torso:

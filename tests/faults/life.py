@@ -89,6 +89,14 @@ def until(condition, what, seconds=PATIENCE):
     raise AssertionError(f"not within {seconds:.0f} s: {what}")
 
 
+def named(pid):
+    """What a process calls itself; "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def processes(session):
     """{pid: (parent, command line)} of the living processes of a session."""
     found = {}
@@ -163,12 +171,16 @@ class Life:
         return [int(line) for line in (self.directory / name).read_text().split()]
 
     def children(self):
-        """Children of the supervisor, without Python's bookkeeper."""
+        """Children of the supervisor that do its work: without Python's bookkeeper and the process
+        that forks them.
+        """
         family = processes(self.process.pid)
         return {
             pid
             for pid, (parent, line) in family.items()
-            if parent == self.process.pid and "resource_tracker" not in line
+            if parent == self.process.pid
+            and "resource_tracker" not in line
+            and named(pid) not in ("", "dicerl fork ser")
         }
 
     def find(self, condition, what):

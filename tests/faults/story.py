@@ -21,7 +21,7 @@ from typing import Any
 
 from dicerl.records import files
 from faults import place
-from faults.life import Life, arguments, kill, processes
+from faults.life import Life, arguments, kill, named, processes
 
 MOODY = Path(__file__).with_name("moody.py")
 TAIL = 1 << 18  # bytes at the end of metrics.jsonl that are looked at
@@ -253,9 +253,11 @@ class Story:
             raise Broken(f"it ended with {self.life.process.returncode}: {self.life.err[-2000:]}")
         if name == "learner":
             self.remember()
-            family = {p: c for p, (_, c, _) in living().items() if p in self.family}
-            is_child = b"ray::Child" if self.runtime == "ray" else b"spawn_main"
-            workers = [p for p, line in family.items() if is_child in line and p not in known]
+            alive = {p: c for p, (_, c, _) in living().items() if p in self.family}
+            if self.runtime == "process":
+                workers = [p for p in alive if named(p) == "dicerl learner"]
+            else:
+                workers = [p for p, c in alive.items() if b"ray::Child" in c and p not in known]
             # the oldest: an evaluator that starts is not known yet
             workers.sort(key=lambda pid: int(started(pid) or 0))
             return workers[0] if workers and known else None

@@ -1,0 +1,337 @@
+"""A fork server: a process that has imported what children need, and forks them. A child then
+starts in hundredths of a second instead of seconds, and shares the memory of what was imported.
+
+It forks twice, and the process between the two ends at once: so the child is adopted by the
+supervisor, as its own. The supervisor hears of its end, the kernel kills it with the supervisor
+(``die_with``), and nothing depends on the server any more: one that is killed or stopped costs
+time and no child. Only Linux has what this takes; whoever gets None starts a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pickle
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from multiprocessing import context
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from dicerl.runtime.machine import SIGKILL, die_with, name_process
+
+PR_SET_CHILD_SUBREAPER = 36
+IMPORTING = 120.0  # seconds until the server must answer for the first time
+ANSWER = 10.0  # seconds, later on: to fork takes milliseconds
+MOST_FILES = 250  # that one message may carry (Linux: 253)
+HEADER = struct.Struct("qq")  # bytes of the surroundings, and of the call
+PID = struct.Struct("i")
+STREAMS = (1, 2)  # stdout and stderr, which a child has from the supervisor as it is then
+
+_inherited: list[int] = []  # in a child: the open files that came with its call
+
+
+class ForkServer:
+    """A server of this process that imports ``module``. It ends with ``close``, or with this
+    process.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._answered = False
+        code = (
+            "import json, sys; sys.path[:] = json.load(sys.stdin);"
+            " from dicerl.runtime.forkserver import serve;"
+            f" sys.exit(serve({theirs.fileno()}, {os.getpid()}, {module!r}))"
+        )
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        self._process = subprocess.Popen(
+            [sys.executable, *flags, "-c", code], stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError), self._process.stdin as path:  # it has ended already
+            path.write(json.dumps(sys.path).encode())
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.fileno() < 0
+
+    def start(self, call: Callable[..., None], *args: Any) -> Forked | None:
+        """Have ``call(*args)`` done by a child; None if the server does not answer."""
+        parcel = _Parcel()
+        surroundings = pickle.dumps(_surroundings())
+        body = parcel.pack((call, args))
+        with contextlib.ExitStack() as closing:
+            waits, go = os.pipe()
+            for end in (waits, go):
+                closing.callback(os.close, end)
+            files = [*(_open_file(stream, closing) for stream in STREAMS), waits, *parcel.files]
+            if len(files) > MOST_FILES:
+                return None
+            try:
+                self._socket.settimeout(ANSWER if self._answered else IMPORTING)
+                with _adopting():
+                    header = HEADER.pack(len(surroundings), len(body))
+                    socket.send_fds(self._socket, [header], files)
+                    self._socket.sendall(surroundings)
+                    self._socket.sendall(body)
+                    (pid,) = PID.unpack(_read(self._socket, PID.size))
+            except (OSError, EOFError):  # it is stopped, or gone
+                self.close()
+                return None
+            self._answered = True
+            if not pid or not _is_ours(pid):
+                return None
+            os.write(go, b"!")
+            return Forked(pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the server; its children go on."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Forked:
+    """A child, with the part of multiprocessing's ``Process`` that is needed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.sentinel = os.pidfd_open(pid)  # readable when it has ended
+        self.exitcode: int | None = None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, at most ``timeout`` seconds."""
+        if self.exitcode is not None:
+            return
+        poll = select.poll()
+        poll.register(self.sentinel, select.POLLIN)
+        if not poll.poll(None if timeout is None else timeout * 1000):
+            return
+        try:
+            self.exitcode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # somebody else asked for it
+            self.exitcode = 255
+
+    def kill(self) -> None:
+        if self.exitcode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, SIGKILL)
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+
+
+def available() -> bool:
+    """Whether this system can do it."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # not Linux, an old one, or a sandbox without it
+        return False
+    return True
+
+
+def _open_file(file: int, closing: contextlib.ExitStack) -> int:
+    """The file, or one that takes everything if it is closed."""
+    try:
+        os.fstat(file)
+    except OSError:
+        file = os.open(os.devnull, os.O_WRONLY)
+        closing.callback(os.close, file)
+    return file
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is a child of this one; if it is not, it is ended."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, SIGKILL)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Be the parent of descendants whose own parent ends meanwhile."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a child has from its parent at the moment it starts; a server has it from earlier."""
+    import resource
+
+    os.umask(mask := os.umask(0o77))
+    folder = "/"
+    with contextlib.suppress(OSError):  # it was removed
+        folder = os.getcwd()
+    return {
+        "environ": dict(os.environ),
+        "path": list(sys.path),
+        "argv": list(sys.argv),
+        "folder": folder,
+        "mask": mask,
+        "cores": os.sched_getaffinity(0),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
+
+
+class _Inherited:
+    """An open file among those that came with a child's call: what multiprocessing puts in the
+    place of each when it pickles.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def detach(self) -> int:
+        return _inherited[self._index]
+
+
+class _Parcel:
+    """Pickles for a child, and collects the open files that go with it."""
+
+    DupFd = _Inherited
+
+    def __init__(self) -> None:
+        self.files: list[int] = []
+
+    def duplicate_for_child(self, file: int) -> int:
+        self.files.append(file)
+        return len(self.files) - 1
+
+    def pack(self, value: Any) -> bytes:
+        buffer = BytesIO()
+        context.set_spawning_popen(self)  # type: ignore[arg-type]
+        try:
+            ForkingPickler(buffer).dump(value)
+        finally:
+            context.set_spawning_popen(None)
+        return buffer.getvalue()
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        part = connection.recv(size - len(found))
+        if not part:
+            raise EOFError
+        found += part
+    return bytes(found)
+
+
+# --- in the server
+
+
+def serve(file: int, parent: int, module: str) -> int:
+    """Import ``module``, then fork a child for each message, until there will be no more. In a
+    child: return its exit code when its call has ended.
+    """
+    die_with(parent)
+    name_process("fork server")
+    importlib.import_module(module)
+    gc.freeze()  # a collection in a child would touch, and so copy, all that is shared
+    connection = socket.socket(fileno=file)
+    while True:
+        header, files, _, _ = socket.recv_fds(connection, HEADER.size, MOST_FILES)
+        if not header:
+            return 0
+        try:
+            header += _read(connection, HEADER.size - len(header))
+            parts = [_read(connection, size) for size in HEADER.unpack(header)]
+        except EOFError:
+            return 0
+        ours, theirs = os.pipe()
+        between = _fork()
+        if between == 0:
+            between, child = os.getpid(), _fork()
+            if child != 0:
+                os.write(theirs, PID.pack(max(child, 0)))
+                os._exit(0)
+            for unused in (ours, theirs, connection.detach()):
+                os.close(unused)
+            while os.getppid() == between:  # it ends at once
+                time.sleep(1e-4)
+            return _be_child(files, *parts)
+        os.close(theirs)
+        told = b""
+        if between > 0:
+            os.waitpid(between, 0)  # the child has a new parent
+            told = os.read(ours, PID.size)
+        for unused in (ours, *files):
+            os.close(unused)
+        connection.sendall(told or PID.pack(0))
+
+
+def _fork() -> int:
+    """As os.fork, but -1 where there is no room for another process."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
+
+
+def _be_child(files: list[int], surroundings: bytes, body: bytes) -> int:
+    *streams, waits = files[: len(STREAMS) + 1]
+    if not os.read(waits, 1):  # nobody waited for us: another does the work
+        return 0
+    try:
+        for stream, file in zip(STREAMS, streams, strict=True):
+            os.dup2(file, stream)
+            os.close(file)
+        os.close(waits)
+        _inherited[:] = files[len(STREAMS) + 1 :]
+        _move_to(**pickle.loads(surroundings))
+        call, args = pickle.loads(body)
+        call(*args)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _move_to(
+    environ: dict[str, str],
+    path: list[str],
+    argv: list[str],
+    folder: str,
+    mask: int,
+    cores: set[int],
+    files: tuple[int, int],
+) -> None:
+    import resource
+
+    import numpy as np
+
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.path[:], sys.argv[:] = path, argv
+    os.chdir(folder)
+    os.umask(mask)
+    os.sched_setaffinity(0, cores)
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    np.random.seed()  # noqa: NPY002  (or all children of a server would draw the same)
