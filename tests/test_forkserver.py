@@ -1,6 +1,7 @@
 """runtime/forkserver.py: children that a server forked are the supervisor's own, in every way."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -220,6 +221,34 @@ def test_a_child_that_nobody_waited_for_does_nothing(server, pipe, monkeypatch):
     assert server.start(waits, theirs) is None
     assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0
     assert not ours.poll()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_who_adopts_descendants_does_so_still(server, before):
+    prctl, after = ctypes.CDLL(None).prctl, ctypes.c_int(-1)
+    prctl(forkserver.PR_SET_CHILD_SUBREAPER, before)
+    try:
+        assert joined(server.start(says, "hello")) == 0
+        prctl(forkserver.PR_GET_CHILD_SUBREAPER, ctypes.byref(after))
+    finally:
+        prctl(forkserver.PR_SET_CHILD_SUBREAPER, 0)
+    assert after.value == before
+
+
+def inherits(pipe):
+    """The number of open files that a program started by a child has."""
+    script = "import os; print(len(os.listdir('/proc/self/fd')))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], close_fds=False, stdout=subprocess.PIPE, check=True
+    )
+    pipe.send(int(done.stdout))
+
+
+def test_what_an_environment_starts_has_no_files_of_ours(server, pipe):
+    ours, theirs = pipe
+    child = server.start(inherits, theirs)
+    assert ours.recv() == 4  # stdin, stdout, stderr, and the folder that it lists
+    assert joined(child) == 0
 
 
 @pytest.mark.parametrize("stream", [1, 2])

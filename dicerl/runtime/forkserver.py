@@ -31,7 +31,7 @@ from typing import Any
 
 from dicerl.runtime.machine import SIGKILL, die_with, name_process
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 IMPORTING = 120.0  # seconds until the server must answer for the first time
 ANSWER = 10.0  # seconds, later on: to fork takes milliseconds
 MOST_FILES = 250  # that one message may carry (Linux: 253)
@@ -171,12 +171,13 @@ def _is_ours(pid: int) -> bool:
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
     """Be the parent of descendants whose own parent ends meanwhile."""
-    prctl = ctypes.CDLL(None).prctl
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, before.value)  # a program of the user's may always be one
 
 
 def _surroundings() -> dict[str, Any]:
@@ -256,6 +257,8 @@ def serve(file: int, parent: int, module: str) -> int:
     connection = socket.socket(fileno=file)
     while True:
         header, files, _, _ = socket.recv_fds(connection, HEADER.size, MOST_FILES)
+        for one in files:
+            os.set_inheritable(one, False)  # not for what an environment may start
         if not header:
             return 0
         try:
