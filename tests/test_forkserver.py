@@ -218,7 +218,7 @@ def test_a_child_that_nobody_waited_for_does_nothing(server, pipe, monkeypatch):
     ours, theirs = pipe
     forked = []
     monkeypatch.setattr(forkserver, "_is_ours", forked.append)
-    assert server.start(waits, theirs) is None
+    assert server.start(tells, theirs) is None
     assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0
     assert not ours.poll()
 
