@@ -3,11 +3,14 @@
 import contextlib
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import numpy as np
@@ -252,17 +255,93 @@ def test_what_an_environment_starts_has_no_files_of_ours(server, pipe):
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-def test_closed_output(own_server, pipe, stream):
-    ours, theirs = pipe
+def test_closed_output_is_nowhere(server, tmp_path, stream):
+    """And not in a file that we opened since, which has its number now."""
     kept = os.dup(stream)
     os.close(stream)
     try:
-        child = own_server.start(tells, theirs)
+        with (tmp_path / "ours").open("w") as ours:
+            number = ours.fileno()
+            child = server.start(says, "hello")
+            code = joined(child)
     finally:
         os.dup2(kept, stream)
         os.close(kept)
-    assert ours.recv()["parent"] == os.getpid()
-    assert joined(child) == 0
+    assert (code, number) == (0, stream)
+    assert not (tmp_path / "ours").read_text()
+
+
+def uses_multiprocessing(pipe, proxy, name):
+    """A manager of the parent's, a block of its shared memory, and its start method."""
+    block = SharedMemory(name=name)
+    block.close()
+    method = multiprocessing.get_start_method(allow_none=True)
+    pipe.send((proxy["x"], method, multiprocessing.current_process().daemon))
+
+
+def test_multiprocessing_works_in_a_child_as_in_one_of_its_own(server, pipe):
+    ours, theirs = pipe
+    block = SharedMemory(create=True, size=100)
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        with multiprocessing.Manager() as manager:
+            proxy = manager.dict(x=5)
+            for _ in range(2):  # the first must not take the block with it
+                child = server.start(uses_multiprocessing, theirs, proxy, block.name)
+                assert ours.recv() == (5, "spawn", True)
+                assert joined(child) == 0
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+        block.close()
+        block.unlink()
+
+
+def test_a_child_that_cannot_be_adopted_is_none(server, pipe, monkeypatch):
+    monkeypatch.setattr(forkserver, "_adopting", contextlib.nullcontext)
+    assert server.start(tells, pipe[1]) is None
+    assert not pipe[0].poll(0.2)
+    monkeypatch.undo()
+    assert joined(server.start(says, "hello")) == 0
+
+
+def test_a_server_that_still_imports_is_not_waited_for_in_mid_run():
+    server = ForkServer(__name__, patient=False)
+    os.kill(server.pid, signal.SIGSTOP)
+    assert server.start(says, "nobody hears this") is None
+    assert not server.closed
+    os.kill(server.pid, signal.SIGCONT)
+    until(lambda: (child := server.start(says, "hello")) and joined(child) == 0)
+    server.close()
+
+
+def test_runs_in_several_threads(server):
+    """Each adopts its own children, and nobody adopts any afterwards."""
+    own = ForkServer(__name__)
+
+    def work(server):
+        children = [server.start(says, "hello") for _ in range(15)]
+        return [joined(child) for child in children]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, [server, own])) == [[0] * 15] * 2
+    own.close()
+    after = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(forkserver.PR_GET_CHILD_SUBREAPER, ctypes.byref(after))
+    assert after.value == 0
+
+
+def test_entries_of_the_path_that_are_no_text(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    server = ForkServer(__name__)
+    assert joined(server.start(says, "hello")) == 0
+    server.close()
+
+
+def test_a_frozen_program_has_none(monkeypatch):
+    """It would start itself again."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert not forkserver.available()
 
 
 def test_more_open_files_than_a_message_can_carry(server, pipe, monkeypatch):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,7 +16,7 @@ import probe
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError
 from dicerl.runtime import forkserver, processes
-from dicerl.runtime.forkserver import Forked
+from dicerl.runtime.forkserver import Forked, ForkServer
 from dicerl.runtime.messages import Crashed, Ended, Failed
 from dicerl.runtime.processes import ROLES, ProcessTransport
 
@@ -194,11 +195,34 @@ def test_a_fork_server_that_was_lost_is_replaced(transport):
     if transport._server is None:
         pytest.skip("there is none")
     os.kill(transport._server.pid, signal.SIGKILL)
-    found = [transport.start("answers") for _ in range(2)]
-    told = messages(transport, 2)
-    assert {child for child, _ in told} == set(found)
-    assert not isinstance(found[0].process, Forked)  # spawned, since nobody answered
-    assert isinstance(found[1].process, Forked)
+    first = transport.start("answers")
+    assert messages(transport, 1) == [(first, ("waits", False))]
+    assert not isinstance(first.process, Forked)  # spawned, since nobody answered
+    end = time.monotonic() + PATIENCE
+    while not isinstance(transport.start("answers").process, Forked):  # the new one imports
+        messages(transport, 1)
+        assert time.monotonic() < end
+
+
+def test_no_fork_server_is_left_where_a_run_cannot_begin(tmp_path, monkeypatch):
+    servers = []
+    monkeypatch.setattr(
+        ForkServer,
+        "close",
+        lambda self, close=ForkServer.close: (servers.append(self), close(self)),
+    )
+    lock = threading.Lock()  # cannot be pickled
+
+    def make_env():
+        with lock:
+            return Catch()
+
+    context = probe.context_of(tmp_path / "run", make_env, **{"runtime.kind": "process"})
+    with pytest.raises(DicerlError, match="make_env cannot be sent"):
+        ProcessTransport(context)
+    assert len(servers) == 1
+    context.coordinator.close()
+    context.coordinator.run.unlock()
 
 
 # --- before a child has imported anything
@@ -206,7 +230,7 @@ def test_a_fork_server_that_was_lost_is_replaced(transport):
 FIRST_CHILD = """
 import os, signal
 from dicerl.runtime import forkserver, processes
-from dicerl.runtime.forkserver import Forked
+from dicerl.runtime.forkserver import Forked, ForkServer
 
 if __name__ == "__main__":
     from role import role

@@ -14,6 +14,7 @@ import ctypes
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import pickle
 import select
@@ -21,81 +22,59 @@ import socket
 import struct
 import subprocess
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from multiprocessing import context
+from multiprocessing import context, process, resource_tracker, spawn
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 from dicerl.runtime.machine import SIGKILL, die_with, name_process
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-IMPORTING = 120.0  # seconds until the server must answer for the first time
-ANSWER = 10.0  # seconds, later on: to fork takes milliseconds
+IMPORTING = 60.0  # seconds for the first server of a run to import
+ANSWER = 5.0  # seconds for one that has: to fork takes milliseconds
 MOST_FILES = 250  # that one message may carry (Linux: 253)
 HEADER = struct.Struct("qq")  # bytes of the surroundings, and of the call
 PID = struct.Struct("i")
+READY = b"!"
 STREAMS = (1, 2)  # stdout and stderr, which a child has from the supervisor as it is then
 
 _inherited: list[int] = []  # in a child: the open files that came with its call
+_adopting_lock = threading.Lock()  # runs in several threads
 
 
 class ForkServer:
-    """A server of this process that imports ``module``. It ends with ``close``, or with this
-    process.
+    """A server of this process that imports ``module``. ``patient``: its first child is worth
+    waiting for until it has. It ends with ``close``, or with the thread that made it.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, patient: bool = True) -> None:
+        self._patient, self._imported = patient, False
         self._socket, theirs = socket.socketpair()
-        self._answered = False
+        path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
         code = (
             "import json, sys; sys.path[:] = json.load(sys.stdin);"
             " from dicerl.runtime.forkserver import serve;"
             f" sys.exit(serve({theirs.fileno()}, {os.getpid()}, {module!r}))"
         )
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        self._process = subprocess.Popen(
-            [sys.executable, *flags, "-c", code], stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]
-        )
-        theirs.close()
+        with theirs:
+            # -P: nothing is imported from the present folder (envs/trust.py)
+            self._process = subprocess.Popen(
+                [spawn.get_executable(), *flags, "-P", "-c", code],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+            )
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError), self._process.stdin as path:  # it has ended already
-            path.write(json.dumps(sys.path).encode())
+        with contextlib.suppress(OSError), self._process.stdin as stdin:  # it has ended already
+            stdin.write(path.encode())
 
     @property
     def closed(self) -> bool:
         return self._socket.fileno() < 0
-
-    def start(self, call: Callable[..., None], *args: Any) -> Forked | None:
-        """Have ``call(*args)`` done by a child; None if the server does not answer."""
-        parcel = _Parcel()
-        surroundings = pickle.dumps(_surroundings())
-        body = parcel.pack((call, args))
-        with contextlib.ExitStack() as closing:
-            waits, go = os.pipe()
-            for end in (waits, go):
-                closing.callback(os.close, end)
-            files = [*(_open_file(stream, closing) for stream in STREAMS), waits, *parcel.files]
-            if len(files) > MOST_FILES:
-                return None
-            try:
-                self._socket.settimeout(ANSWER if self._answered else IMPORTING)
-                with _adopting():
-                    header = HEADER.pack(len(surroundings), len(body))
-                    socket.send_fds(self._socket, [header], files)
-                    self._socket.sendall(surroundings)
-                    self._socket.sendall(body)
-                    (pid,) = PID.unpack(_read(self._socket, PID.size))
-            except (OSError, EOFError):  # it is stopped, or gone
-                self.close()
-                return None
-            self._answered = True
-            if not pid or not _is_ours(pid):
-                return None
-            os.write(go, b"!")
-            return Forked(pid)
 
     @property
     def pid(self) -> int:
@@ -106,6 +85,50 @@ class ForkServer:
         self._socket.close()
         self._process.kill()
         self._process.wait()
+
+    def start(self, call: Callable[..., None], *args: Any) -> Forked | None:
+        """Have ``call(*args)`` done by a child; None if the server does not answer, and is closed,
+        or is not ready yet.
+        """
+        try:
+            return self._start(call, args) if self._ready() else None
+        except (OSError, EOFError):  # it is stopped, or gone
+            self.close()
+            return None
+        except BaseException:  # its answer may still come
+            self.close()
+            raise
+
+    def _ready(self) -> bool:
+        """Whether it has imported all."""
+        if not self._imported:
+            self._socket.settimeout(IMPORTING if self._patient else 0.0)
+            with contextlib.suppress(BlockingIOError):
+                self._imported = bool(_read(self._socket, len(READY)))
+        return self._imported
+
+    def _start(self, call: Callable[..., None], args: tuple[Any, ...]) -> Forked | None:
+        parcel = _Parcel()
+        surroundings, body = parcel.pack(_surroundings(parcel)), parcel.pack((call, args))
+        with contextlib.ExitStack() as closing:
+            waits, go = os.pipe()
+            for end in (waits, go):
+                closing.callback(os.close, end)
+            files = [*(_open_file(stream, closing) for stream in STREAMS), waits, *parcel.files]
+            if len(files) > MOST_FILES:
+                return None
+            self._socket.settimeout(ANSWER)
+            with _adopting():
+                header = HEADER.pack(len(surroundings), len(body))
+                socket.send_fds(self._socket, [header], files)
+                self._socket.sendall(surroundings)
+                self._socket.sendall(body)
+                (pid,) = PID.unpack(_read(self._socket, PID.size))
+            if not pid or not _is_ours(pid):
+                return None
+            child = Forked(pid)
+            os.write(go, READY)
+            return child
 
 
 class Forked:
@@ -139,7 +162,9 @@ class Forked:
 
 
 def available() -> bool:
-    """Whether this system can do it."""
+    """Whether this system can do it; a frozen program (PyInstaller) would start itself again."""
+    if getattr(sys, "frozen", False):
+        return False
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):  # not Linux, an old one, or a sandbox without it
@@ -148,22 +173,22 @@ def available() -> bool:
 
 
 def _open_file(file: int, closing: contextlib.ExitStack) -> int:
-    """The file, or one that takes everything if it is closed."""
-    try:
-        os.fstat(file)
-    except OSError:
-        file = os.open(os.devnull, os.O_WRONLY)
-        closing.callback(os.close, file)
+    """The file, or one that takes everything if it is closed. Python's own files, which may have
+    got its number since, cannot be inherited.
+    """
+    with contextlib.suppress(OSError):
+        if os.get_inheritable(file):
+            return file
+    file = os.open(os.devnull, os.O_WRONLY)
+    closing.callback(os.close, file)
     return file
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process is a child of this one; if it is not, it is ended."""
+    """Whether a process is a child of this one."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, SIGKILL)
         return False
     return True
 
@@ -172,30 +197,34 @@ def _is_ours(pid: int) -> bool:
 def _adopting() -> Iterator[None]:
     """Be the parent of descendants whose own parent ends meanwhile."""
     prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
-    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        prctl(PR_SET_CHILD_SUBREAPER, before.value)  # a program of the user's may always be one
+    with _adopting_lock:
+        prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            yield
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, before.value)  # the user's program may be one itself
 
 
-def _surroundings() -> dict[str, Any]:
+def _surroundings(parcel: _Parcel) -> dict[str, Any]:
     """What a child has from its parent at the moment it starts; a server has it from earlier."""
     import resource
 
-    os.umask(mask := os.umask(0o77))
     folder = "/"
     with contextlib.suppress(OSError):  # it was removed
         folder = os.getcwd()
+    tracker = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined]
     return {
         "environ": dict(os.environ),
         "path": list(sys.path),
         "argv": list(sys.argv),
         "folder": folder,
-        "mask": mask,
+        "mask": int(Path("/proc/self/status").read_text().split("Umask:")[1].split()[0], 8),
         "cores": os.sched_getaffinity(0),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "key": bytes(process.current_process().authkey),
+        "method": multiprocessing.get_start_method(allow_none=True),
+        "tracker": None if tracker is None else parcel.duplicate_for_child(tracker),
     }
 
 
@@ -255,8 +284,9 @@ def serve(file: int, parent: int, module: str) -> int:
     importlib.import_module(module)
     gc.freeze()  # a collection in a child would touch, and so copy, all that is shared
     connection = socket.socket(fileno=file)
+    connection.sendall(READY)
     while True:
-        header, files, _, _ = socket.recv_fds(connection, HEADER.size, MOST_FILES)
+        header, files, flags, _ = socket.recv_fds(connection, HEADER.size, MOST_FILES)
         for one in files:
             os.set_inheritable(one, False)  # not for what an environment may start
         if not header:
@@ -267,21 +297,21 @@ def serve(file: int, parent: int, module: str) -> int:
         except EOFError:
             return 0
         ours, theirs = os.pipe()
-        between = _fork()
+        # not where some files were left out: too many are open here
+        between = -1 if flags & socket.MSG_CTRUNC else _fork()
         if between == 0:
-            between, child = os.getpid(), _fork()
+            child = _fork()
             if child != 0:
                 os.write(theirs, PID.pack(max(child, 0)))
                 os._exit(0)
             for unused in (ours, theirs, connection.detach()):
                 os.close(unused)
-            while os.getppid() == between:  # it ends at once
-                time.sleep(1e-4)
             return _be_child(files, *parts)
         os.close(theirs)
-        told = b""
+        told, parts = b"", []
         if between > 0:
-            os.waitpid(between, 0)  # the child has a new parent
+            with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
+                os.waitpid(between, 0)  # the child has a new parent
             told = os.read(ours, PID.size)
         for unused in (ours, *files):
             os.close(unused)
@@ -325,6 +355,9 @@ def _move_to(
     mask: int,
     cores: set[int],
     files: tuple[int, int],
+    key: bytes,
+    method: str | None,
+    tracker: int | None,
 ) -> None:
     import resource
 
@@ -338,3 +371,10 @@ def _move_to(
     os.sched_setaffinity(0, cores)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
     np.random.seed()  # noqa: NPY002  (or all children of a server would draw the same)
+    # as multiprocessing does for those that it spawns
+    me = process.current_process()
+    me.authkey = key
+    me._config["daemon"] = True  # type: ignore[attr-defined]
+    multiprocessing.set_start_method(method, force=True)
+    if tracker is not None:
+        resource_tracker._resource_tracker._fd = _inherited[tracker]  # type: ignore[attr-defined]

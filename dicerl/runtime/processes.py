@@ -58,41 +58,18 @@ class ProcessTransport:
     asks = False
 
     def __init__(self, context: RunContext) -> None:
-        config, vector = context.config, context.model.flat.vector
-        updates = context.coordinator.updates
-        fields = schema(config, context.spec)
         self._server = _fork_server()  # it imports while this process goes on
         try:
-            weights = Weights(context.model.flat, shared=True)
-            store = Store(fields, window_length(config), context.plan.capacity, shared=True)
-            parameters = ParameterServer(vector.numel(), shared=True)
-        except RuntimeError as error:  # torch's, for any error of the system
+            self.shared = _shared(context)
+            self._torso = pickled("torso", own_torso.of_main(context.config))
+        except BaseException:
             self._close_server()
-            raise DicerlError(
-                f"shared memory could not be made: {error}; free some of /dev/shm or use"
-                " runtime.kind=serial"
-            ) from error
-        if context.start is not None:
-            restore_weights(weights, context.start)
-        self.shared = Shared(
-            config,
-            context.spec,
-            context.plan,
-            store,
-            parameters,
-            weights,
-            pickled("make_env", context.make_env),
-            pickled("on_batch", context.on_batch),
-        )
-        self._torso = pickled("torso", own_torso.of_main(config))
-        self.shared.parameters.push(vector, updates)
+            raise
         self._children: set[ProcessHandle] = set()
         # Made once: making one for each wait would take as long as a message.
         self._selector = selectors.DefaultSelector()
 
     def start(self, role: Role, *args: Any) -> ProcessHandle:
-        if self._server is not None and self._server.closed:  # it did not answer
-            self._server = _fork_server()
         process, pipe = start_process(
             ROLES[role], self.shared, *args, torso=self._torso, server=self._server
         )
@@ -100,6 +77,8 @@ class ProcessTransport:
         self._children.add(handle)
         self._selector.register(pipe, selectors.EVENT_READ, handle)
         self._selector.register(process.sentinel, selectors.EVENT_READ, handle)
+        if self._server is not None and self._server.closed:  # it did not answer
+            self._server = _fork_server(patient=False)
         return handle
 
     def room(self) -> int:
@@ -229,13 +208,42 @@ class PipeChannel:
         return bool(self._poll.poll(0))
 
 
-def _fork_server() -> ForkServer | None:
+def _shared(context: RunContext) -> Shared:
+    """What children share, in shared memory, with the weights that the run starts from."""
+    config, vector = context.config, context.model.flat.vector
+    fields = schema(config, context.spec)
+    try:
+        weights = Weights(context.model.flat, shared=True)
+        store = Store(fields, window_length(config), context.plan.capacity, shared=True)
+        parameters = ParameterServer(vector.numel(), shared=True)
+    except RuntimeError as error:  # torch's, for any error of the system
+        raise DicerlError(
+            f"shared memory could not be made: {error}; free some of /dev/shm or use"
+            " runtime.kind=serial"
+        ) from error
+    if context.start is not None:
+        restore_weights(weights, context.start)
+    parameters.push(vector, context.coordinator.updates)
+    return Shared(
+        config,
+        context.spec,
+        context.plan,
+        store,
+        parameters,
+        weights,
+        pickled("make_env", context.make_env),
+        pickled("on_batch", context.on_batch),
+    )
+
+
+def _fork_server(patient: bool = True) -> ForkServer | None:
     """A fork server, where the system can do that."""
     _wait_passively()
     if not forkserver.available():
         return None
-    with _safe_path(), _holding_signals():  # it keeps them blocked
-        return ForkServer(__name__)
+    with contextlib.suppress(OSError), _holding_signals():  # it keeps them blocked
+        return ForkServer(__name__, patient)
+    return None
 
 
 def start_process(

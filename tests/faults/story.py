@@ -238,7 +238,7 @@ class Story:
     # --- who is who
 
     def role(self, name: str) -> int:
-        """The process of a role: supervisor, actor, learner or evaluator."""
+        """The process of a role: supervisor, actor, learner, evaluator or fork server."""
         if name == "supervisor" or self.runtime == "serial":
             return self.life.process.pid
         pid: int = self.wait(lambda: self._find(name), f"there is a process for the {name}", 60.0)
@@ -251,11 +251,11 @@ class Story:
         }
         if self.life.process.poll() is not None:
             raise Broken(f"it ended with {self.life.process.returncode}: {self.life.err[-2000:]}")
-        if name == "learner":
+        if name in ("learner", "fork server"):  # others are known by their environments
             self.remember()
             alive = {p: c for p, (_, c, _) in living().items() if p in self.family}
             if self.runtime == "process":
-                workers = [p for p in alive if named(p) == "dicerl learner"]
+                workers = [p for p in alive if named(p) == f"dicerl {name}"[:15]]
             else:
                 workers = [p for p, c in alive.items() if b"ray::Child" in c and p not in known]
             # the oldest: an evaluator that starts is not known yet

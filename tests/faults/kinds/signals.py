@@ -72,6 +72,16 @@ kind("actor frozen", PARALLEL)(_freeze("actor", STUCK))
 kind("learner frozen", PARALLEL, 0.12)(_freeze("learner", STARTING))
 kind("evaluator frozen", PARALLEL, 0.12)(_freeze("evaluator", STARTING))
 
+
+@kind("fork server lost", ("process",), 0.6)
+def lose_fork_server(story: Story) -> Strike:
+    """Killed, or stopped for ever; and an actor dies that it would have replaced."""
+    number = story.rng.choice([signal.SIGKILL, signal.SIGSTOP])
+    os.kill(story.role("fork server"), number)
+    os.kill(story.role("actor"), signal.SIGKILL)
+    return Strike(f"{number.name}, an actor killed", HEALED["actor"], goes_on=True)
+
+
 # without those of other kinds: kill, stop, Ctrl-C
 HARMLESS = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
