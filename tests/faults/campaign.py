@@ -68,17 +68,23 @@ def run(
     ):
         before = set(os.listdir("/dev/shm"))
 
-        def story(number: int) -> None:
-            if STOPPING.is_set():
-                return
+        def draws(number: int) -> tuple[random.Random, str, list[Kind]]:
             rng = random.Random(f"{seed}-{number}")
-            length = min(LENGTH, faults - number * LENGTH)
-            runtime, drawn = draw(rng, length, kinds, runtimes)
-            directory = Path(folder) / f"story-{number}"
-            found.extend(play(directory, runtime, drawn, rng, say, number=number, keep=keep))
+            return rng, *draw(rng, min(LENGTH, faults - number * LENGTH), kinds, runtimes)
 
+        def stories(some: Sequence[int]) -> None:
+            for number in some:
+                if STOPPING.is_set():
+                    return
+                rng, runtime, drawn = draws(number)
+                directory = Path(folder) / f"story-{number}"
+                found.extend(play(directory, runtime, drawn, rng, say, number=number, keep=keep))
+
+        # those of Ray in a row: a lane that waits for another's does nothing
+        with_ray = [number for number in numbers if draws(number)[1] == "ray"]
+        others = [[number] for number in numbers if number not in with_ray]
         try:
-            list(pool.map(story, numbers))
+            list(pool.map(stories, [with_ray, *others]))
         except KeyboardInterrupt:  # what was done so far counts
             STOPPING.set()
             pool.shutdown(cancel_futures=True)
