@@ -1,5 +1,5 @@
 """A fork server: a process that has imported what children need, and forks them. A child then
-starts in hundredths of a second instead of seconds, and shares the memory of what was imported.
+starts in a tenth of a second instead of two, and shares the memory of what was imported.
 
 It forks twice, and the process between the two ends at once: so the child is adopted by the
 supervisor, as its own. The supervisor hears of its end, the kernel kills it with the supervisor
