@@ -11,6 +11,7 @@ Nothing else may run meanwhile.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -54,9 +55,10 @@ class Killer(threading.Thread):
             before, self.age = self.age, self.age + 0.5
             for role, seconds in self._every.items():
                 if self.age // seconds > before // seconds:
-                    for child in children(role)[:1]:
-                        os.kill(child, signal.SIGKILL)
-                        self.killed[role] += 1
+                    with contextlib.suppress(OSError):  # one that ended just now
+                        for child in children(role)[:1]:
+                            os.kill(child, signal.SIGKILL)
+                            self.killed[role] += 1
 
     def end(self) -> None:
         self._done.set()
