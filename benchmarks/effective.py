@@ -85,6 +85,8 @@ def measured(seed: int, frames: int, killer: Killer | None) -> dict[str, Any]:
         summary = dicerl.train(config, quiet=True).summary
         if killer is not None:
             killer.end()
+        if not summary["complete"]:
+            sys.exit("the run was stopped before its end: nothing is measured")
         lines = read_lines(Path(folder) / "run" / "metrics.jsonl")
     train = [line for line in lines if line["kind"] == "train"]
     seconds = train[-1]["time"] - train[0]["time"]
