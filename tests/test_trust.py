@@ -46,6 +46,28 @@ def test_a_stranger_s_module_needs_consent(call, stranger, command):
     assert ran()
 
 
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("env.id", "json:CartPole-v1"),
+        ("env.wrappers", ["gymnasium.wrappers.jax_to_numpy:JaxToNumpy"]),
+    ],
+)
+def test_what_needs_no_consent_does_not_open_this_folder_to_others(call, stranger, field, name):
+    """To a module that a library would import if it were there, or to one that announces
+    environments to Gymnasium.
+    """
+    run, _, ran = stranger
+    folder = Path(run).resolve().parent
+    (folder / "array_api_compat.py").write_text(TATTLE.format(path=str(folder / "other.ran")))
+    edited("config.json", "env.id", "CartPole-v1")(run)
+    edited("config.json", field, name)(run)
+    call("evaluate", run, *QUICK)
+    assert str(folder) not in sys.path
+    assert not (folder / "other.ran").exists()
+    assert not ran()
+
+
 def test_a_list_of_trusted_modules(call, stranger, monkeypatch):
     run, name, ran = stranger
     for value in ("", f"{name}x other", name[:-1]):

@@ -142,13 +142,15 @@ def listed_with(*names: str) -> str:
 
 def import_named(name: str, field: str = "env.id") -> None:
     """Import the module that the name in a config ``field`` begins with, if any: an installed one,
-    or one in this folder. The folder is searched from here on, not earlier: else whatever lies in
-    it could stand in for an optional module of some library.
+    or one in this folder. The folder is searched from here on, not earlier, nor for a module that
+    nobody was asked about: else whatever lies in it could stand in for an optional module of some
+    library, or announce environments.
     """
     module = module_of(name)
     if not module:
         return
-    if os.getcwd() not in sys.path:
+    asked = module not in sys.modules and not came_with_dicerl(module)
+    if asked and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         importlib.import_module(module)
