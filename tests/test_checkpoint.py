@@ -4,6 +4,9 @@ import hashlib
 import json
 import math
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -192,6 +195,36 @@ def test_leftovers_of_a_killed_run_do_no_harm(call, copy):
     assert (copy / "checkpoints" / "notes.txt").exists()
     for line in (copy / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+real = Path.rename
+
+def rename(self, target):
+    real(self, target)
+    if Path(target).name.startswith("before-"):
+        os.kill(os.getpid(), 9)
+
+Path.rename = rename
+from dicerl.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_kill_while_a_checkpoint_of_the_same_update_takes_its_place(call, tmp_path):
+    """As at the end of every run: before and after the last evaluation."""
+    run, more = tmp_path / "run", ("--frames", "160", "--checkpoint.every", "0", "--quiet")
+    command = ("train", "CartPole-v1", *TINY, *more, "--run-dir", str(run))
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (before,) = (run / "checkpoints").glob("before-*")
+    assert not checkpoint.checkpoints_of(run)
+    code, _, err = call("resume", run)
+    assert code == 0, err
+    assert "starting from the beginning" not in err
+    assert [p.name for p in (run / "checkpoints").iterdir()] == [before.name.split("-")[1]]
 
 
 # --- what is kept ---------------------------------------------------------------------------------

@@ -275,3 +275,32 @@ def test_a_best_that_the_checkpoint_does_not_know_is_forgotten(make, known, stay
     assert (checkpoint.best_of(first.run.directory) is not None) == stays
     expected = (5.0, 7) if stays else (None, None)
     assert (state.best_evaluation, state.best_checkpoint) == expected
+
+
+def test_the_best_that_the_last_checkpoint_knows_stays_until_another_does(make):
+    """A run that dies between a new best and its checkpoint goes back to the one before."""
+    run = make()
+
+    def better(version, score):
+        run.evaluation_begins(version)
+        state = run.evaluated(evaluation(score))
+        checkpoint.save_best(run.run.directory, {}, state)
+        run.best_kept(state)
+
+    def kept():
+        return sorted(int(p.name) for p in (run.run.directory / "best").iterdir())
+
+    better(1, 1.0)
+    state = run.synced_state(0, 0)
+    run.saved(run.run.directory)
+    better(2, 2.0)
+    assert kept() == [1, 2]
+    better(3, 3.0)
+    assert kept() == [1, 3]
+    run.close()
+    run = make(state)
+    assert kept() == [1]
+    assert run.synced_state(0, 0).best_checkpoint == 1
+    better(4, 4.0)
+    run.saved(run.run.directory)
+    assert kept() == [4]

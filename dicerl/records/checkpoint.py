@@ -57,7 +57,7 @@ def is_count(name: str) -> bool:
 
 def best_of(run_dir: Path) -> Path | None:
     """The folder of the parameters with the best evaluation, if there is one yet."""
-    # two while a better one replaces it: the later is the better
+    # the later is the better; the one before it stays until a checkpoint knows the new one
     return max(_numbered(run_dir / "best"), key=lambda path: int(path.name), default=None)
 
 
@@ -77,6 +77,7 @@ def begin(run_dir: Path, place: str = "checkpoints") -> Path:
     return folder
 
 
+BEFORE = "before-"  # begins the name of a checkpoint while another of its update takes its place
 FINITE = ("model", "optimizer")  # files whose numbers must all be finite
 
 
@@ -104,13 +105,32 @@ def finish(folder: Path, state: RunState) -> Path:
     for path in [*written, folder / "state.json", folder]:
         _sync(path)
     final = folder.parent / str(state.updates)
+    before = final.with_name(f"{BEFORE}{final.name}")
     if final.exists():  # the same update again: at a stop right after a checkpoint
-        # moved, not removed: a kill here must not leave fewer checkpoints than before
-        final.rename(folder.with_name("tmp-old"))
+        # moved, not removed: after a kill here ``put_back`` finds it
+        final.rename(before)
     folder.rename(final)
     _sync(final.parent)
-    discard(folder.with_name("tmp-old"))
+    discard(before)
     return final
+
+
+def has_unnamed(run_dir: Path) -> bool:
+    """Whether there is a checkpoint that ``put_back`` would give its name back."""
+    return any((run_dir / "checkpoints").glob(f"{BEFORE}*"))
+
+
+def put_back(run_dir: Path) -> None:
+    """Give a checkpoint its name back that a kill in ``finish`` has left without; the run must be
+    locked.
+    """
+    for place in ("checkpoints", "best"):
+        for before in (run_dir / place).glob(f"{BEFORE}*"):
+            final = before.with_name(before.name.removeprefix(BEFORE))
+            if final.exists() or not is_count(final.name):
+                discard(before)
+            else:
+                before.rename(final)
 
 
 Tensors = dict[str, dict[str, "Tensor"]]  # {file: {name: tensor}}
@@ -124,8 +144,8 @@ def save(run_dir: Path, tensors: Tensors, state: RunState) -> Path:
 
 
 def save_best(run_dir: Path, tensors: Tensors, state: RunState) -> None:
-    """Write the parameters with the best evaluation; what was the best before is removed."""
-    remove_others(_save(run_dir, begin(run_dir, "best"), tensors, state))
+    """Write the parameters with the best evaluation."""
+    _save(run_dir, begin(run_dir, "best"), tensors, state)
 
 
 def _save(run_dir: Path, folder: Path, tensors: Tensors, state: RunState) -> Path:
@@ -149,10 +169,10 @@ def failed(run_dir: Path, folder: Path | None, reason: object) -> CheckpointErro
     return CheckpointError(f"the checkpoint could not be written to {place}: {reason}; {kept}")
 
 
-def remove_others(folder: Path) -> None:
-    """Remove the finished folders beside ``folder``."""
-    for path in _numbered(folder.parent):
-        if path != folder:
+def forget_best(run_dir: Path, *but: int | None) -> None:
+    """Remove what was the best evaluated, but at the updates ``but``."""
+    for path in _numbered(run_dir / "best"):
+        if int(path.name) not in but:
             discard(path)
 
 

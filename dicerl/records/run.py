@@ -94,6 +94,7 @@ class Run:
                 f"{self.directory} is in use by another process; wait for it or name another"
                 " run_dir"
             )
+        checkpoint.put_back(self.directory)
 
     def unlock(self) -> None:
         """Release the run's lock, if it is held."""

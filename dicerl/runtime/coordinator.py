@@ -320,20 +320,24 @@ class Coordinator:
         return dataclasses.replace(state, best_evaluation=score, best_checkpoint=state.updates)
 
     def best_kept(self, state: RunState) -> None:
-        """Record that ``state`` and its parameters are kept as the best."""
+        """Record that ``state`` and its parameters are kept as the best. So is what the last
+        checkpoint knows as that: a run that dies now goes back to it.
+        """
         self._state.best_evaluation = state.best_evaluation
         self._state.best_checkpoint = state.best_checkpoint
+        checkpoint.forget_best(self.run.directory, state.best_checkpoint, self._saved_best)
 
     def _forget_lost_best(self) -> None:
         """Remove a best that was kept after the checkpoint this run continues from: the line of its
         evaluation is cut from the metrics, too.
         """
-        kept, known = checkpoint.best_of(self.run.directory), self._state.best_checkpoint
-        if kept is not None and int(kept.name) != known:
-            checkpoint.discard(kept.parent)
-            known = None
-        if known is None:
+        directory, known = self.run.directory, self._state.best_checkpoint
+        there = checkpoint.best_of(directory) is not None
+        checkpoint.forget_best(directory, known)
+        # there is none in a run from before there was best/
+        if known is None or (there and checkpoint.best_of(directory) is None):
             self._state.best_evaluation = self._state.best_checkpoint = None
+        self._saved_best = self._state.best_checkpoint  # as the last checkpoint knows it
 
     # --- checkpoints
 
@@ -372,8 +376,12 @@ class Coordinator:
         )
 
     def saved(self, path: Path) -> None:
-        """Remove older checkpoints, now that a new one is complete."""
+        """Remove older checkpoints, and what they knew as the best, now that a new one is
+        complete.
+        """
         directory, best = self.run.directory, self._state.best_checkpoint
+        self._saved_best = best
+        checkpoint.forget_best(directory, best)
         if checkpoint.best_of(directory) is not None:
             best = None  # it is kept there; in a run from before there was best/, here
         checkpoint.prune(directory, self.config.checkpoint.keep, best)

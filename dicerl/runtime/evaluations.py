@@ -76,7 +76,7 @@ class Evaluations:
                 assert self._best is not None
                 (folder, state), self._best = self._best, None
                 try:
-                    checkpoint.remove_others(checkpoint.finish(folder, state))
+                    checkpoint.finish(folder, state)
                 except OSError as error:
                     raise checkpoint.failed(c.run.directory, folder, error) from error
                 c.best_kept(state)
