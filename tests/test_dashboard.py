@@ -273,15 +273,24 @@ def test_links_out_of_the_folder_are_refused(runs, serve, tmp_path):
     shutil.copytree(runs / "baseline-0", tmp_path / "elsewhere")
     append(tmp_path / "elsewhere", line("event", 1, event="secret"))
     (runs / "link").symlink_to(tmp_path / "elsewhere")
+    (runs / "links").symlink_to(tmp_path)
     server = serve(runs)
     answer = state(server, "run=dice-0&run=dice-1&run=link")
     assert "secret" not in json.dumps(answer)
     problems = {run["id"]: run["problem"] for run in answer["list"]}
     assert "link out of its folder" in problems["dice-1"]
-    assert "link out of its folder" in problems["link"]
+    assert set(problems) == {"dice-0", "dice-1", "baseline-0", "baseline-1"}
     assert problems["baseline-0"] == ""
     assert "video" not in answer["runs"][0]
     assert ask(server, "/video?run=dice-0&name=x.mp4")[0] == 404
+
+
+def test_a_folder_that_is_a_link_shows_its_runs(runs, serve, tmp_path):
+    (tmp_path / "link").symlink_to(runs)
+    (runs / "newest").symlink_to("dice-0")
+    answer = state(serve(tmp_path / "link"), "run=dice-0")
+    assert {run["id"] for run in answer["list"]} == {"dice-0", "dice-1", "baseline-0", "baseline-1"}
+    assert {run["problem"] for run in answer["list"]} == {""}
 
 
 def test_a_port_in_use_is_said(runs, serve, call):

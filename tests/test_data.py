@@ -180,6 +180,17 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(runs):
     assert RunData(runs / "dice-0").checkpoint()["updates"] == expected
 
 
+def test_a_video_that_is_being_written_is_not_shown(tmp_path):
+    videos = make_run(tmp_path / "run") / "videos"
+    videos.mkdir()
+    (videos / "1.mp4").write_bytes(b"film")
+    (videos / ".2.77.tmp.mp4").write_bytes(b"half a film")
+    (videos / "link.mp4").symlink_to("x" * 300)  # nor does one that is none hide the others
+    assert RunData(tmp_path / "run").newest_video() == videos / "1.mp4"
+    (videos / "1.mp4").unlink()
+    assert RunData(tmp_path / "run").newest_video() is None
+
+
 def test_seconds_at_frames(tmp_path):
     """Between train lines, before the first and after the last; unknown without any."""
     run = make_run(tmp_path / "run")

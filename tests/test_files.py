@@ -166,6 +166,69 @@ def test_nothing_is_written_through_a_link(call, fresh, tmp_path):
     assert outside.read_text() == "mine"
 
 
+def made(*folders):
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+
+
+def found(root, depth=3, **how):
+    return {str(p.relative_to(root)) for p in files.folders_with("config.json", root, depth, **how)}
+
+
+def test_folders_are_found_at_some_depth(tmp_path):
+    made(tmp_path / "a", tmp_path / "a" / "in", tmp_path / "x" / "b", tmp_path / "x" / "y" / "c")
+    made(tmp_path / ".hidden")
+    assert found(tmp_path) == {"a", "x/b", "x/y/c"}
+    assert found(tmp_path, 2) == {"a", "x/b"}
+    assert found(tmp_path / "a") == {"."}
+    assert found(tmp_path / "nothing") == set()
+
+
+def test_a_link_that_cannot_be_followed_hides_no_other(tmp_path):
+    made(tmp_path / "a", tmp_path / "z")
+    for name, target in (("long", "x" * 300), ("loop", "loop"), ("gone", "nowhere")):
+        (tmp_path / name).symlink_to(target)
+    assert found(tmp_path) == {"a", "z"}
+
+
+def test_a_folder_is_found_once_under_its_own_name(tmp_path):
+    root = tmp_path / "root"
+    made(root / "x" / "run", root / ".store" / "kept", root / "p" / "q" / "r" / "deep")
+    for name, target in (
+        ("a", "x/run"),
+        ("b", "x"),
+        ("c", "."),
+        ("d", ".."),
+        ("only", ".store/kept"),
+        ("r", "p/q/r"),
+    ):
+        (root / name).symlink_to(target)
+    expected = {"x/run", "only", "r/deep"}
+    assert found(root) == found(root, outside=False) == expected
+    (tmp_path / "link").symlink_to("root")
+    assert found(tmp_path / "link", outside=False) == expected
+
+
+def test_links_to_the_folder_itself_cost_little(tmp_path, monkeypatch):
+    made(tmp_path / "run")
+    for i in range(300):
+        (tmp_path / str(i)).symlink_to(".")
+    looked, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (looked.append(path), scandir(path))[1])
+    assert found(tmp_path) == {"run"}
+    assert len(looked) == 1
+
+
+def test_a_link_out_of_the_folder_is_followed_only_where_asked_for(tmp_path):
+    root = tmp_path / "root"
+    made(root / "run", tmp_path / "other" / "runs" / "b", tmp_path / "roots")
+    (root / "runs").symlink_to("../other/runs")
+    (root / "roots").symlink_to("../roots")
+    assert found(root) == {"run", "runs/b", "roots"}
+    assert found(root, outside=False) == {"run"}
+
+
 def test_json_without_surprises():
     assert files.parse_json(b'{"a": [1, 2.5, null, "\xc3\xa4"]}') == {"a": [1, 2.5, None, "ä"]}
     for data in (

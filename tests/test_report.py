@@ -87,6 +87,15 @@ def test_report_command(runs, call, monkeypatch):
     assert "4 runs of" in Path("report.html").read_text()
 
 
+def test_a_report_follows_links_to_runs_each_once(runs, call, monkeypatch, tmp_path):
+    """A folder of links is how some pick runs from several disks."""
+    (tmp_path / "picked").mkdir()
+    for name, target in (("a", "dice-0"), ("b", "dice-1"), ("c", "dice-1"), ("evil", "x" * 300)):
+        (tmp_path / "picked" / name).symlink_to(runs / target)
+    assert call("report", tmp_path / "picked", "-o", tmp_path / "r.html")[0] == 0
+    assert "2 runs of" in (tmp_path / "r.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("args", "fragment"),
     [

@@ -213,6 +213,15 @@ def test_a_directory_of_runs_and_one_named_twice(tmp_path):
     assert notes == []
 
 
+def test_a_link_that_cannot_be_followed_hides_no_run(tmp_path):
+    make_run(tmp_path / "runs" / "a", returns=(1,))
+    make_run(tmp_path / "other", seed=1, returns=(2,))
+    (tmp_path / "runs" / "evil").symlink_to("x" * 300)
+    (tmp_path / "runs" / "link").symlink_to("../other")
+    own, _ = own_scores([tmp_path / "runs"])
+    assert sorted(own["own dice"]["pong"]) == [1.0, 2.0]
+
+
 def test_runs_without_a_score_are_left_out_aloud(call, tmp_path):
     make_run(tmp_path / "good", returns=(1,))
     make_run(tmp_path / "young", returns=())

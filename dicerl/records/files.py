@@ -1,9 +1,10 @@
-"""Reads files that a stranger may have written: only regular ones, never without end, JSON without
-surprises. What is wrong is an OSError or a ValueError whose text is one line.
+"""Finds and reads files that a stranger may have written: only regular ones, never without end,
+JSON without surprises. What is wrong is an OSError or a ValueError whose text is one line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -37,6 +38,51 @@ def open_regular(path: Path, within: Path | None = None) -> IO[bytes]:
 def is_inside(path: Path, folder: Path) -> bool:
     """Whether ``path``, links followed, lies below ``folder``."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def folders_with(name: str, root: Path, depth: int, outside: bool = True) -> list[Path]:
+    """``root`` if it holds a file ``name``; else the folders below that do, at most ``depth``
+    levels down. In those found, nothing more is looked for.
+
+    A folder is found once, under its own name rather than a link's. With ``outside`` false, links
+    that lead out of ``root`` are not followed. What cannot be read is left out.
+    """
+    top = os.path.realpath(root)
+    found: dict[str, Path] = {}
+    levels: dict[str, int] = {}  # that were looked at below a folder
+    folders = [(root, top, depth)]
+    links: list[tuple[Path, int]] = []
+    while folders or links:
+        if folders:
+            folder, real, left = folders.pop()
+        else:
+            folder, left = links.pop()
+            real = os.path.realpath(folder)
+            if not outside and not Path(real).is_relative_to(top):
+                continue
+        if levels.get(real, -1) >= left:
+            continue
+        levels[real] = left
+        if os.path.lexists(folder / name):
+            found.setdefault(real, folder)
+        elif left:
+            for inner, is_link in _folders_in(folder):
+                if is_link:
+                    links.append((inner, left - 1))
+                else:
+                    folders.append((inner, os.path.join(real, inner.name), left - 1))
+    return list(found.values())
+
+
+def _folders_in(folder: Path) -> list[tuple[Path, bool]]:
+    """The folders in a folder, apart from hidden ones, and whether each is a link."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # a link may lead nowhere, in many ways
+                if not entry.name.startswith(".") and entry.is_dir():
+                    found.append((folder / entry.name, entry.is_symlink()))
+    return sorted(found)
 
 
 def read_bytes(path: Path, within: Path | None = None) -> bytes:

@@ -60,7 +60,7 @@ class Board:
 
         found = {
             text_of(path.relative_to(self.root) if path != self.root else path.resolve().name): path
-            for path in reversed(find_runs(self.root))
+            for path in reversed(find_runs(self.root, outside=False))
         }
         self._runs = {
             name: self._runs.get(name) or RunData(path, name, self.root)

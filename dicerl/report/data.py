@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections import deque
 from pathlib import Path
@@ -230,7 +229,9 @@ class RunData:
         return {name: vote for name, vote in votes.items() if vote.counts().any()}
 
     def newest_video(self) -> Path | None:
-        """The last written .mp4 of the run's videos; None if there is none."""
+        """The last written .mp4 of the run's videos; None if there is none. A hidden one is not yet
+        complete, or never was.
+        """
         try:
             return max(
                 (p for p in (self.directory / "videos").glob("*.mp4") if self._shows(p)),
@@ -242,7 +243,14 @@ class RunData:
 
     def _shows(self, path: Path) -> bool:
         """Whether a file is this run's own: a link may lead to any file of the reader's."""
-        return files.is_inside(path, self._within) and stat.S_ISREG(path.stat().st_mode)
+        try:
+            return (
+                not path.name.startswith(".")
+                and files.is_inside(path, self._within)
+                and stat.S_ISREG(path.stat().st_mode)
+            )
+        except OSError:
+            return False
 
     def version(self) -> tuple[Any, ...]:
         """Changes whenever the run does."""
@@ -377,21 +385,11 @@ def _pair(rows: np.ndarray, column: int) -> tuple[np.ndarray, np.ndarray]:
     return rows[known, 0], rows[known, column]
 
 
-def find_runs(root: Path, depth: int = 3) -> list[Path]:
+def find_runs(root: Path, depth: int = 3, outside: bool = True) -> list[Path]:
     """Directories with a config.json, whatever it is, at most ``depth`` levels down; newest
-    last.
+    last. With ``outside`` false, links that lead out of ``root`` are not followed.
     """
-    if os.path.lexists(root / "config.json"):
-        return [root]
-    try:
-        inside = (
-            [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
-            if depth
-            else []
-        )
-    except OSError:
-        return []
     return sorted(
-        (run for p in inside for run in find_runs(p, depth - 1)),
+        files.folders_with("config.json", root, depth, outside),
         key=lambda p: (stamp(p / "config.json")[0], p.name),
     )

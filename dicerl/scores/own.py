@@ -4,7 +4,6 @@ variant and game.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -88,11 +87,7 @@ def _differing(configs: list[Config]) -> list[str]:
 
 
 def _runs_below(path: Path) -> list[Path]:
-    if os.path.lexists(path / "config.json"):
-        return [path]
-    found = sorted(
-        p.parent for pattern in ("*/config.json", "*/*/config.json") for p in path.glob(pattern)
-    )
+    found = sorted(files.folders_with("config.json", path, 2))
     if not found:
         raise DicerlError(f"{path} holds no run (no config.json in it, nor in a directory below)")
     return found
