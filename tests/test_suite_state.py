@@ -1,11 +1,14 @@
 """suite/state.py: what is on disk decides what is left to do."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from dicerl.errors import DicerlError
-from dicerl.records import checkpoint
+from dicerl.records import checkpoint, loggers
+from dicerl.records.metrics import copy_evaluations
 from dicerl.records.run import Run
 from dicerl.records.state import RunState
 from dicerl.suite import state
@@ -40,6 +43,37 @@ def test_what_is_on_disk_decides(tmp_path):
     (dead.directory / "diary.txt").write_text("mine")
     with pytest.raises(DicerlError, match=r"diary\.txt"):
         state.make_room(dead)
+
+
+@pytest.mark.parametrize("log", loggers.LOGGERS)
+def test_what_a_log_wrote_does_not_keep_a_dead_run_from_its_room(tmp_path, monkeypatch, log):
+    """Whatever it is killed at: the files are there, and those that were about to replace them."""
+    (suite_run,) = plan_of({"log": log}, seeds=1, dir=str(tmp_path)).runs
+    run = Run.create(suite_run.config)
+    monkeypatch.setattr(loggers, "_imported", lambda package: None)
+    monkeypatch.setattr(loggers.WandbLog, "_begin", lambda *_: "name")
+    monkeypatch.setattr(loggers.MlflowLog, "_begin", lambda *_: "name")
+    moved, replace = [], Path.replace
+
+    def interrupted(path, target):
+        moved.append(shutil.copy(path, f"{path}.kept"))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    run.write_config()
+    (run.directory / "evaluations.jsonl").touch()
+    copy_evaluations(run.directory / "metrics.jsonl", run.directory / "evaluations.jsonl")
+    loggers.LOGGERS[log]().on_start(run, 0)
+    for kept in moved:
+        replace(Path(kept), Path(kept.removesuffix(".kept")))
+    run.unlock()
+    written = {path.name for path in run.directory.iterdir()}
+    assert written >= {"config.json.new", "evaluations.tmp"}
+    assert written >= ({"train.csv", "episode.csv.new"} if log == "csv" else {"log.json"})
+    if log == "wandb":
+        (run.directory / "wandb").mkdir()
+    state.make_room(suite_run)
+    assert not run.directory.exists()
 
 
 def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path):

@@ -26,6 +26,9 @@ from dicerl.records.vocabulary import LINES
 
 KINDS = ("train", "episode", "evaluation")
 SENT = "log.json"  # in a run's directory: what a service has of it
+TABLES = {kind: f"{kind}.csv" for kind in KINDS}
+# all that these may leave in a run's directory; W&B makes a folder of its own
+WRITTEN = (*TABLES.values(), *(f"{name}.new" for name in TABLES.values()), SENT, "wandb")
 
 
 def numbers(line: Line) -> dict[str, float]:
@@ -50,12 +53,12 @@ class CsvLog(Callback):
 
     def on_start(self, run: Run, frames: int) -> None:
         written: dict[str, Counter[Any]] = {kind: Counter() for kind in KINDS}
-        if any((run.directory / f"{kind}.csv").exists() for kind in KINDS):
+        if any((run.directory / name).exists() for name in TABLES.values()):
             for line in read_lines(run.directory / "metrics.jsonl"):  # it is cut back by now
                 if line.get("kind") in written:
                     written[line["kind"]][_identity(line)] += 1
-        for kind in KINDS:
-            path = run.directory / f"{kind}.csv"
+        for kind, name in TABLES.items():
+            path = run.directory / name
             before = _rows_kept(path, written[kind], frames if kind == "episode" else 0)
             new = path.with_name(f"{path.name}.new")
             with new.open("w", newline="") as file:

@@ -10,20 +10,23 @@ from typing import Any
 
 from dicerl.config import fields_of, get
 from dicerl.errors import CheckpointError, DicerlError
-from dicerl.records import checkpoint, files
+from dicerl.records import checkpoint, files, loggers
 from dicerl.records.run import Run
 from dicerl.scores.own import newest_evaluation
 from dicerl.suite.plan import SuiteRun
 
 WRITTEN = (
     "config.json",
+    "config.json.new",
     "metrics.jsonl",
     "metrics.discarded.jsonl",
     "evaluations.jsonl",
+    "evaluations.tmp",
     "tensorboard",
     "checkpoints",
     "best",
     "run.lock",
+    *loggers.WRITTEN,
 )
 TAIL = 1 << 14  # bytes at the end of metrics.jsonl, enough to hold a whole line
 
@@ -52,7 +55,7 @@ def saved(run: SuiteRun) -> tuple[int, bool]:
 
 def has_checkpoint(run: SuiteRun) -> bool:
     """Whether there is a checkpoint to resume the run from."""
-    return bool(checkpoint.checkpoints_of(run.directory))
+    return bool(checkpoint.checkpoints_of(run.directory)) or checkpoint.has_unnamed(run.directory)
 
 
 def check(run: SuiteRun) -> None:
