@@ -1,4 +1,4 @@
-"""records/lock.py without ``fcntl``: Windows' own lock, and none. With it: test_run.py."""
+"""records/lock.py without ``fcntl``: Windows' own lock, and none; and forks. Else: test_run.py."""
 
 import fcntl
 import os
@@ -13,6 +13,7 @@ from dicerl.records.lock import hold, in_use
 
 HOLDER = """
 import sys
+import time
 from pathlib import Path
 from dicerl.records import lock
 held = lock.hold(Path("run.lock"))
@@ -86,3 +87,35 @@ def test_without_any_lock_a_run_goes_on(tmp_path, monkeypatch):
     with hold(tmp_path / "run.lock") as held:
         assert held is not None
         assert not in_use(tmp_path)
+
+
+def test_a_copy_of_the_process_neither_keeps_nor_releases_it(tmp_path):
+    """As the workers of an environment's pool, which live on."""
+    lock = hold(tmp_path / "run.lock")
+    (asked, ask), (answer, answered) = os.pipe(), os.pipe()
+    copy = os.fork()
+    if not copy:
+        os.close(ask)  # so that it ends with us, whatever becomes of the test
+        lock.close()
+        os.write(answered, b"x")
+        os.read(asked, 1)
+        os._exit(0)
+    other = os.fork()  # it keeps the lock's files open
+    if not other:
+        os.close(ask)
+        os.read(asked, 1)
+        os._exit(0)
+    assert os.read(answer, 1) == b"x"
+    assert in_use(tmp_path)
+    lock.close()
+    assert not in_use(tmp_path)
+    os.close(ask)
+    assert [os.waitpid(pid, 0)[1] for pid in (copy, other)] == [0, 0]
+
+
+def test_a_lock_whose_files_were_closed_by_others(tmp_path):
+    lock = hold(tmp_path / "run.lock")
+    for descriptor in lock._open:
+        os.close(descriptor)
+    lock.close()
+    assert not in_use(tmp_path)

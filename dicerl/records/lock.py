@@ -7,6 +7,7 @@ instead, and no folders. Without either nothing is locked.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -45,10 +46,15 @@ def _lock(descriptor: int, exclusive: bool) -> None:
 
 
 class Lock:
-    """Locked files, until ``close`` or the end of this process."""
+    """Locked files, until ``close`` or the end of this process.
+
+    A fork shares them: a copy that lives on (an environment's pool) would hold the lock after this
+    process has closed its file, so it is released explicitly, and never by a copy.
+    """
 
     def __init__(self) -> None:
         self._open: list[int] = []
+        self._process = os.getpid()
 
     def take(self, path: Path, flags: int, exclusive: bool) -> bool:
         """Lock what is at ``path``; False if another process holds it."""
@@ -66,7 +72,11 @@ class Lock:
     def close(self) -> None:
         """Release all of it."""
         while self._open:
-            os.close(self._open.pop())
+            descriptor = self._open.pop()
+            with contextlib.suppress(OSError):  # an environment may have closed it
+                if fcntl is not None and os.getpid() == self._process:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                os.close(descriptor)
 
     def __enter__(self) -> Lock:
         return self
