@@ -17,7 +17,7 @@ import pytest
 
 import probe
 from dicerl.envs.toy import Catch
-from dicerl.errors import DicerlError, EnvironmentFailed
+from dicerl.errors import DicerlError, EnvironmentFailed, LearnerLost
 from dicerl.records.checkpoint import checkpoints_of
 from dicerl.records.lock import in_use
 from dicerl.records.metrics import read_lines
@@ -107,6 +107,7 @@ def test_a_terminal_that_closes_asks_for_a_stop_however_often_it_says_so(not_und
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop()
         os.kill(os.getpid(), signal.SIGHUP)  # from the shell, and from the terminal
+        os.kill(os.getpid(), signal.SIGTERM)  # systemd sends both, SIGTERM first or not
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -183,6 +184,30 @@ def test_a_run_that_is_stopped_says_how_to_continue(context):
     assert said.lines[-2].startswith("stopped at ")
     assert said.lines[-1] == f"to continue: dicerl resume {run.directory}"
     assert not in_use(run.directory)
+
+
+def test_a_run_that_is_stopped_before_its_first_checkpoint_says_that_there_is_none(
+    context, monkeypatch
+):
+    """It has lost its learner, and waits to go back to its beginning."""
+    real, waits = launch.make_runtime, []
+
+    def made(of):
+        runtime = real(of)
+
+        def lost():
+            waits.append(True)
+            raise LearnerLost("the learner vanished", pause=60.0)
+
+        runtime.run = lost
+        return runtime
+
+    monkeypatch.setattr(launch, "make_runtime", made)
+    run, said = run_to_end(context, stop_when=lambda: bool(waits))
+    assert said.lines[-2:] == [
+        "stopped at 0 frames, 0 updates; no checkpoint yet",
+        f"to continue: dicerl resume {run.directory}",
+    ]
 
 
 def test_a_complete_run_is_not_trained_again(context):

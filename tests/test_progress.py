@@ -143,6 +143,16 @@ def test_a_stream_that_an_environment_closed_does_not_end_the_run():
     shown.say("nobody reads this")
 
 
+def test_a_stream_that_was_closed_before_the_start(monkeypatch):
+    """``dicerl train ... 2>&-``: Python has no sys.stderr then."""
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", None)
+        shown = Progress("a run")
+        shown.say("nobody reads this")
+        shown.update(values(1_000), force=True)
+        shown.close()
+
+
 def test_quiet_and_json(call):
     arguments = ("train", "CartPole-v1", *TINY, "--frames", "40", "--evaluation.every", "0")
     code, out, err = call(*arguments, "--run-dir", "a", "--quiet")

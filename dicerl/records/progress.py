@@ -78,21 +78,23 @@ def output() -> Console:
 
 
 class _Stream:
-    """A stream whose reader may vanish (a closed terminal, the other end of a pipe): what is
-    written then is lost, and the run goes on.
+    """A stream whose reader may vanish (a closed terminal, the other end of a pipe), or that may
+    have been closed before the start: what is written then is lost, and the run goes on.
     """
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
+        self._stream = stream  # None: closed before the start
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # or the environment has closed it
-            self._stream.write(text)
+            if self._stream is not None:
+                self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
+            if self._stream is not None:
+                self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -112,7 +112,7 @@ def run_to_end(
                 loss.__traceback__ = None
                 gc.collect()
                 if _stopped_within(loss.pause, context.stop):
-                    progress.say(f"{loss}; the run ends at its last checkpoint")
+                    progress.say(f"{loss}; the run ends where it would have gone back to")
                     break
                 context = _gone_back(context, loss, incarnation)
                 coordinator = context.coordinator
@@ -130,9 +130,11 @@ def run_to_end(
         called("end", run)
         run.unlock()
     run.signal = 0 if complete or not received else received[0]
+    saved = bool(checkpoint.checkpoints_of(run.directory))
     progress.say(
         f"{'finished' if complete else 'stopped'} at {coordinator.frames:,} frames,"
-        f" {coordinator.updates:,} updates; checkpoint in {run.directory}/checkpoints"
+        f" {coordinator.updates:,} updates;"
+        f" {f'checkpoint in {run.directory}/checkpoints' if saved else 'no checkpoint yet'}"
     )
     if not complete:
         trusted = all(is_trusted(module_of(n), imported=False) for n in names_in(config.env))
@@ -254,8 +256,9 @@ def _stop_on_signals(
     def handle(number: int, frame: Any) -> None:
         received.append(number)
         acknowledge()
-        # a closing terminal may say so twice, itself and through the shell
-        if len(received) > 1 and number != SIGHUP:
+        # a closing terminal may say so twice, itself and through the shell, and systemd may send
+        # its signal beside SIGTERM: only what is no SIGHUP counts
+        if number != SIGHUP and sum(one != SIGHUP for one in received) > 1:
             raise KeyboardInterrupt(number)
 
     def stop() -> bool:
