@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from fractions import Fraction
 
@@ -292,27 +291,29 @@ def test_pictures_that_do_not_fit_their_type_are_refused_at_any_step():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_the_copy_that_an_environment_makes_of_us_ends():
-    """One that forks and returns twice: both would write the same files and pipes."""
-    code = """
-import os
-import numpy as np
-from dicerl.envs.gym import GymEnv
-from dicerl.envs.toy import Catch
+@pytest.mark.parametrize("how", ["returns", "raises", "exits"])
+@pytest.mark.parametrize("where", ["__init__", "reset", "step", "close"])
+def test_the_copy_that_an_environment_makes_of_us_ends(where, how):
+    """One that forks, and whose copy comes back, too: both would write the same files and pipes."""
+    us, copies = os.getpid(), []
 
-class Forks(Catch):
-    def step(self, action):
-        self.child = os.fork()
-        return super().step(action)
+    def fork(self, *args, **kwargs):
+        copies.append(os.fork())
+        if os.getpid() != us and how == "raises":
+            raise ValueError("of the copy")
+        if os.getpid() != us and how == "exits":
+            sys.exit(3)
+        return getattr(Catch, where)(self, *args, **kwargs)
 
-env = GymEnv(Forks, 1, "forks")
-env.reset(0)
-env.step(np.zeros(1, int))
-print("here", flush=True)
-assert os.waitpid(env._envs[0].child, 0)[1] == 0
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
+    try:
+        env = GymEnv(type("Forks", (Catch,), {where: fork}), 1, "forks")
+        env.reset(0)
+        env.step(np.zeros(1, int))
+        env.close()
+    finally:
+        if os.getpid() != us:
+            os._exit(1)
+    assert os.waitpid(copies[0], 0)[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """envs/patience.py: an environment that never returns, in the run's own process."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from dicerl.envs import env_spec, patience
 from dicerl.envs.patience import Patience
 from dicerl.envs.toy import Catch
 from dicerl.errors import EnvironmentFailed
+from dicerl.runtime import setup
 from runs import debug
 
 pytestmark = [
@@ -50,6 +52,50 @@ def test_what_takes_too_long_is_interrupted(clock):
     assert time.monotonic() - began < 30
 
 
+def test_an_environment_that_goes_on_after_any_exception_is_interrupted_too(clock):
+    patient = clock(0.5)
+
+    def step():
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(60)
+
+    with pytest.raises(EnvironmentFailed, match="slow did not return"), patient.within(0.5, "step"):
+        step()
+
+
+def test_one_that_cannot_be_interrupted_ends_the_process():
+    code = """
+import contextlib, time
+from dicerl.envs.patience import Patience
+patient = Patience("deaf", 0.5)
+patient.start()
+with patient.within(0.5, "step"):
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "dicerl: deaf did not return from step for 0.5 s, nor when it was interrupted; the run ends"
+        " here\n",
+    )
+
+
+def test_random_play_before_a_run_is_bounded(tmp_path, monkeypatch):
+    class Hangs(Catch):
+        def step(self, action):
+            time.sleep(60)
+
+    monkeypatch.setattr(setup, "STARTING", 1.0)
+    config = debug(tmp_path, "", runtime__stuck_seconds=1.0)
+    with pytest.raises(EnvironmentFailed, match=r"did not return from random play for 1 s"):
+        setup.random_play(config, env_spec(config, Catch), Hangs, 64)
+
+
 def test_time_counts_only_while_an_environment_is_waited_for(clock):
     patient = clock(0.5)
     with patient.within(0.5, "step"):
@@ -59,6 +105,31 @@ def test_time_counts_only_while_an_environment_is_waited_for(clock):
         for _ in range(8):
             time.sleep(0.1)
             patient.again()
+
+
+def test_an_environment_that_changes_the_folder_changes_only_its_own(tmp_path, monkeypatch):
+    """The run's directory may be relative."""
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    seen = set()
+
+    class Moves(Catch):
+        def __init__(self):
+            super().__init__()
+            os.chdir(elsewhere)
+
+        def step(self, action):
+            seen.add(os.getcwd())
+            return super().step(action)
+
+    config = debug("run", "", runtime__kind="serial", behaviour__scale="normalised")
+    run = dicerl.train(config, Moves, quiet=True)
+    assert run.summary["complete"]
+    assert seen == {str(elsewhere)}
+    assert not list(elsewhere.iterdir())
+    assert (tmp_path / "run" / "config.json").is_file()
+    assert os.getcwd() == str(tmp_path)
 
 
 @pytest.mark.slow

@@ -140,8 +140,12 @@ def test_what_cannot_be_observed(space, reason):
         (Tuple([Discrete(2), Discrete(2)]), (1,)),
         (Box(-1, 1, ()), "x"),
         (Discrete(3), None),
+        (Discrete(3), 1.9),
+        (MultiDiscrete([2, 2]), [0, 0.5]),
+        (Box(0, 255, (2, 3, 3, 1), np.uint8), np.full((2, 3, 3, 1), 300.7)),
+        (Dict(a=Box(0, 255, (3, 3), np.uint8)), {"a": np.full((3, 3), -1)}),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_an_observation_outside_of_its_space_is_named(space, seen):
     class Lies(Anything):

@@ -19,6 +19,7 @@ import numpy as np
 
 from dicerl.envs.base import EnvSpec
 from dicerl.envs.masks import Masks
+from dicerl.envs.patience import TimeIsUp
 from dicerl.envs.spaces import SUPPORTED, Encode, actions_of, observations_of
 from dicerl.envs.trust import import_named
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest, shortened, told
@@ -27,14 +28,27 @@ from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, nearest, 
 NUMBERS = {float, int, bool, np.float32, np.float64, np.int64, np.bool_}
 
 
-def is_ours(error: BaseException) -> bool:
-    """Whether what came out of an environment is not its own: an error of ours, or Ctrl-C, which
-    names its signal while a run trains (runtime/launch.py). Anything else, sys.exit as well, would
-    end the run without a reason.
+def end_copy(process: int) -> None:
+    """End this process if it is a copy of ``process`` that an environment made by a fork and that
+    came back from it, or raised: both would write the same files and pipes.
     """
-    if not isinstance(error, KeyboardInterrupt):
-        return isinstance(error, DicerlError)
-    return bool(error.args) or signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if os.getpid() != process:
+        os._exit(0)
+
+
+def pass_on(error: BaseException, process: int) -> None:
+    """Raise what came out of an environment and is not its own: an error of ours, the end of our
+    patience, or Ctrl-C, which names its signal while a run trains (runtime/launch.py). Anything
+    else, sys.exit as well, would end the run without a reason. In a copy of ``process``, end it.
+    """
+    end_copy(process)
+    if isinstance(error, TimeIsUp):
+        raise EnvironmentFailed(str(error)) from None
+    if isinstance(error, KeyboardInterrupt) and not error.args:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            raise error
+    elif isinstance(error, DicerlError | KeyboardInterrupt):
+        raise error
 
 
 def maker(env_id: str) -> Callable[..., gymnasium.Env]:
@@ -172,12 +186,13 @@ class GymEnv:
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
+        self._process = os.getpid()
         try:
             self._envs = [make() for _ in range(num_envs)]
         except BaseException as error:
-            if is_ours(error):
-                raise
+            pass_on(error, self._process)
             raise EnvironmentFailed(f"{name} could not be made: {told(error)}") from error
+        end_copy(self._process)
         first = self._envs[0]
         if not isinstance(first, gymnasium.Env):
             how = "; of a vector environment: dicerl.vector(make), with make(num_envs)"
@@ -195,7 +210,7 @@ class GymEnv:
                     f"{name} acts in {its_actions} and observes {its_observations} (environment"
                     f" {i}), but {actions} and {observations} (environment 0); all must be alike"
                 )
-        self.num_envs, self._process = num_envs, os.getpid()
+        self.num_envs = num_envs
         self._masks = Masks(self.spec, observations, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
 
@@ -224,9 +239,9 @@ class GymEnv:
         try:
             result = self._envs[i].reset(seed=seed)
         except BaseException as error:
-            if is_ours(error):
-                raise
+            pass_on(error, self._process)
             raise self._raised("reset", i, error) from error
+        end_copy(self._process)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise EnvironmentFailed(
                 f"{self.spec.name} gave {type(result).__name__} in reset (environment {i}); it must"
@@ -299,12 +314,10 @@ class GymEnv:
                     ended = bool(terminated[i] or truncated[i])
                     self._masks.read("step", i, next_, info, ended)
         except BaseException as error:
-            if is_ours(error):
-                raise
+            pass_on(error, self._process)
             raise self._raised("step", i, error) from error
+        end_copy(self._process)
         self._ended = terminated | truncated
-        if os.getpid() != self._process:  # an environment forked, and its copy of us came back
-            os._exit(0)
         return observation, reward, terminated, truncated
 
     def _require_real(self, i: int, **values: Any) -> None:
@@ -328,8 +341,8 @@ class GymEnv:
             try:
                 env.close()
             except BaseException as error:
-                if is_ours(error):
-                    raise
+                pass_on(error, self._process)
                 raised = raised or self._raised("close", i, error)
+        end_copy(self._process)
         if raised is not None:
             raise raised

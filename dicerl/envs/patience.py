@@ -1,28 +1,39 @@
 """A bound on how long an environment may take that shares a run's own process: to look at it before
-the run, and in the runtime serial. Actors in processes of their own are replaced instead.
+the run, and in the runtime serial. Actors in processes of their own are replaced instead. Such an
+environment also gets a current folder of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 
-from dicerl.errors import EnvironmentFailed
+from dicerl.errors import EnvironmentFailed, printable
 
 STARTING = 120.0  # seconds, at least, to be made and reset for the first time
 CLOSING = 30.0  # seconds to close
 TICKS = 10  # in the shortest time that is bounded, at least
+DEAF = 20  # ticks after the time was up for the first time
+
+
+class TimeIsUp(BaseException):
+    """Raised in the middle of the environment's code, whose ``except Exception`` lets it pass."""
 
 
 class Patience:
     """Between ``start`` and ``stop``, what is done ``within`` some seconds and takes longer is an
-    EnvironmentFailed, raised in the middle of the environment's code.
+    EnvironmentFailed. An environment that catches even that is asked some more times; then the
+    process ends, since nothing else can.
 
     By the signal of a clock, which interrupts what Python does, but no call of a library that never
     returns. Only in the main thread, and not where somebody else uses that signal. A suspended
     process (Ctrl-Z) hears one tick when it goes on, however long it slept.
+
+    A folder that the environment changes to is the current one only ``within``: paths of the run
+    may be relative.
     """
 
     def __init__(self, name: str, shortest: float) -> None:
@@ -30,6 +41,7 @@ class Patience:
         self._what, self._seconds = "", 0.0
         self._left: float | None = None  # ticks; None: nothing is waited for
         self._handler = self._ring  # one object, to be recognised
+        self._folder = _current()  # the environment's
 
     def start(self) -> None:
         """Let the clock tick."""
@@ -55,21 +67,47 @@ class Patience:
         if self._left is None:
             return
         self._left -= 1
+        if self._left <= -DEAF:
+            line = f"dicerl: {self._reason()}, nor when it was interrupted; the run ends here"
+            with contextlib.suppress(OSError):
+                os.write(2, f"{printable(line)}\n".encode(errors="replace"))
+            os._exit(2)
         if self._left <= 0:
-            raise EnvironmentFailed(
-                f"{self._name} did not return from {self._what} for {self._seconds:g} s"
-            )
+            raise TimeIsUp(self._reason())
+
+    def _reason(self) -> str:
+        return f"{self._name} did not return from {self._what} for {self._seconds:g} s"
 
     @contextlib.contextmanager
     def within(self, seconds: float, what: str) -> Iterator[None]:
         """Bound what is done inside; ``again`` begins the time anew."""
+        ours = _current()
+        _change(ours, self._folder)
         self._what, self._seconds = what, seconds
         self.again()
         try:
             yield
+        except TimeIsUp as error:
+            raise EnvironmentFailed(str(error)) from None
         finally:
             self._left = None
+            self._folder = _current()
+            _change(self._folder, ours)
 
     def again(self) -> None:
         """The environment has returned."""
         self._left = self._seconds / self._tick
+
+
+def _current() -> str | None:
+    """The current folder; None if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _change(now: str | None, to: str | None) -> None:
+    if to is not None and to != now:
+        with contextlib.suppress(OSError):
+            os.chdir(to)

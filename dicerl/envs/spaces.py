@@ -119,7 +119,8 @@ def _flattened(
             first = int(space.start)
 
             def discrete(vector: np.ndarray, seen: Any) -> None:
-                vector[_inside(int(seen) - first, len(vector), seen, space)] = 1.0
+                number = np.asarray(seen).item() - first
+                vector[_inside(number, len(vector), seen, space)] = 1.0
 
             return discrete, int(space.n), []
         case spaces.MultiDiscrete():
@@ -130,7 +131,7 @@ def _flattened(
             def several(vector: np.ndarray, seen: Any) -> None:
                 numbers = _shaped(seen, space).reshape(-1) - starts
                 for number, border, n in zip(numbers, borders, sizes, strict=True):
-                    vector[border + _inside(int(number), n, seen, space)] = 1.0
+                    vector[border + _inside(number, n, seen, space)] = 1.0
 
             return several, sum(sizes), []
         case spaces.MultiBinary():
@@ -166,13 +167,18 @@ def _shaped(seen: Any, space: Space[Any]) -> np.ndarray:
         raise ValueError(
             f"it has shape {array.shape} and dtype {array.dtype}, its space is {in_line(space)}"
         )
+    kept = space.dtype
+    if kept is not None and kept.kind in "ub" and array.dtype != kept:
+        lost = array[array.astype(kept) != array]
+        if lost.size:
+            raise ValueError(f"{lost.flat[0]} ({array.dtype}) is not in {in_line(space)}")
     return array
 
 
-def _inside(number: int, count: int, seen: Any, space: Space[Any]) -> int:
-    if not 0 <= number < count:
+def _inside(number: Any, count: int, seen: Any, space: Space[Any]) -> int:
+    if not 0 <= number < count or number != int(number):
         raise ValueError(f"{seen} is not in {in_line(space)}")
-    return number
+    return int(number)
 
 
 def actions_of(space: Space[Any], name: str) -> Actions:

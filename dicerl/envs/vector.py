@@ -10,6 +10,7 @@ from when they are made, and ``reset`` cannot change them: their ``make`` takes 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 
-from dicerl.envs.gym import is_ours, seeds, spec_of
+from dicerl.envs.gym import end_copy, pass_on, seeds, spec_of
 from dicerl.envs.masks import KEY, Masks, in_observation
 from dicerl.errors import ConfigError, DicerlError, EnvironmentFailed, told
 
@@ -87,6 +88,7 @@ class GymVector:
         self, make: Callable[..., Any], num_envs: int, name: str, takes_seed: bool = False
     ) -> None:
         self._make, self._takes_seed, self.num_envs = make, takes_seed, num_envs
+        self._process = os.getpid()
         self._env = env = self._made(name, 0)
         try:
             self._require_protocol(name)
@@ -106,11 +108,11 @@ class GymVector:
             else:
                 env = self._make(self.num_envs)
         except BaseException as error:
-            if is_ours(error):
-                raise
+            pass_on(error, self._process)
             raise EnvironmentFailed(
                 f"{name} could not be made ({self.num_envs} of it): {told(error)}"
             ) from error
+        end_copy(self._process)
         if not isinstance(env, VectorEnv):
             raise DicerlError(
                 f"{name} gave {type(env).__name__}; make(num_envs) must give a"
@@ -231,11 +233,12 @@ class GymVector:
 
     def _call(self, what: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(self._env, what)(*args, **kwargs)
+            result = getattr(self._env, what)(*args, **kwargs)
         except BaseException as error:
-            if is_ours(error):
-                raise
+            pass_on(error, self._process)
             raise EnvironmentFailed(f"{self.spec.name} raised in {what}: {told(error)}") from error
+        end_copy(self._process)
+        return result
 
     def _observations(self, given: Any, what: str) -> np.ndarray:
         """Observations [N, ...] as an array of our own: the environment may use its own again."""

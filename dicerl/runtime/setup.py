@@ -27,6 +27,7 @@ from dicerl.envs import (
     require_finite,
     require_same,
 )
+from dicerl.envs.patience import STARTING, Patience
 from dicerl.errors import ConfigError
 from dicerl.parts.collector import default_capacity
 from dicerl.parts.optimizer import total_updates
@@ -373,12 +374,22 @@ def random_play(
     mask of the last ones, if there are masks [8, A].
     """
     rng = np.random.default_rng(seeding.stream(config.seed, "statistics"))
-    with contextlib.closing(make_vector_env(config, 8, make_env)) as env:
-        require_same(env.spec, spec)
-        seen = [env.reset(int(rng.integers(2**31)))]
-        for _ in range(max(1, steps // 8 - 1)):
-            seen.append(env.step(random_actions(env, rng))[0])
-        mask = mask_of(env, spec)
+    stuck = config.runtime.stuck_seconds
+    patience = Patience(spec.name, stuck)
+    patience.start()
+    try:
+        with (
+            patience.within(max(STARTING, stuck), "random play"),
+            contextlib.closing(make_vector_env(config, 8, make_env)) as env,
+        ):
+            require_same(env.spec, spec)
+            seen = [env.reset(int(rng.integers(2**31)))]
+            for _ in range(max(1, steps // 8 - 1)):
+                patience.again()
+                seen.append(env.step(random_actions(env, rng))[0])
+            mask = mask_of(env, spec)
+    finally:
+        patience.stop()
     observations = np.stack(seen)
     require_finite(env.spec, "observed value", observations)
     return observations, mask
