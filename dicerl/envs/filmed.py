@@ -14,11 +14,12 @@ from dicerl.config import EnvConfig
 from dicerl.envs.atari import AtariEnv
 from dicerl.envs.base import EnvSpec, VectorEnv
 from dicerl.envs.gym import GymEnv
-from dicerl.errors import DicerlError, told
+from dicerl.errors import DicerlError, shortened, told
 
 EMULATOR_FPS = 60.0
 # Where an environment names no render_fps: MinAtar's own display shows each step for 50 ms.
 DEFAULT_FPS = 20.0
+SLOWEST_FPS, FASTEST_FPS = 0.1, 1000.0
 MINATAR_ACTIONS = {"n": "noop", "l": "left", "u": "up", "r": "right", "d": "down", "f": "fire"}
 
 
@@ -130,9 +131,10 @@ class FilmedGym(GymEnv):
                     f"{name} cannot be filmed: with render_mode='rgb_array' it raised {told(error)}"
                 ) from error
             first.close()
-        self.fps = float(first.metadata.get("render_fps") or DEFAULT_FPS)
+        self.fps = _fps_of(first, name)
         self.action_names = names_of_actions(first, self.spec)
         self._pictures: list[np.ndarray] = []
+        self._shape: tuple[int, ...] | None = None  # of the first picture
         self._filming = False
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -162,14 +164,40 @@ class FilmedGym(GymEnv):
                 f"{self.spec.name} cannot be filmed: render gave shape {picture.shape}; it must be"
                 " (height, width, 3)"
             )
-        if np.issubdtype(picture.dtype, np.floating):  # MinAtar's colours are 0 to 1
-            picture = np.round(255 * np.clip(picture, 0, 1))
+        if self._shape not in (None, picture.shape):
+            raise DicerlError(
+                f"{self.spec.name} cannot be filmed: render gave shape {picture.shape} after"
+                f" {self._shape}; a video has one size"
+            )
+        self._shape = picture.shape
+        if picture.dtype.kind not in "biuf":
+            raise DicerlError(
+                f"{self.spec.name} cannot be filmed: render gave {picture.dtype}; it must be uint8,"
+                " or numbers from 0 to 1"
+            )
+        if picture.dtype.kind == "f":  # MinAtar's colours are 0 to 1
+            picture = np.round(255 * np.clip(np.nan_to_num(picture), 0, 1))
         return picture.astype(np.uint8)
 
     def pictures(self) -> list[np.ndarray]:
         """The pictures since the last call, one for each step.    [H, W, 3] each"""
         taken, self._pictures = self._pictures, []
         return taken
+
+
+def _fps_of(env: gymnasium.Env, name: str) -> float:
+    """The environment's ``render_fps``, if it names one."""
+    given = env.metadata.get("render_fps") or DEFAULT_FPS
+    try:
+        fps = float(given)
+    except (TypeError, ValueError, OverflowError):
+        fps = 0.0
+    if not SLOWEST_FPS <= fps <= FASTEST_FPS:
+        raise DicerlError(
+            f"{name} cannot be filmed: its render_fps is {shortened(given)}; it must be a number"
+            f" between {SLOWEST_FPS:g} and {FASTEST_FPS:g}"
+        )
+    return fps
 
 
 def _spaced(name: str) -> str:

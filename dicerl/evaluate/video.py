@@ -20,6 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 from dicerl.envs import FilmedEnv
 from dicerl.errors import DicerlError
 from dicerl.parts.evaluator import Step
+from dicerl.records import files
 
 # a picture less than this many pixels high is enlarged by a whole factor; Atari's 210 is not
 SMALLEST = 200
@@ -150,7 +151,7 @@ class Film:
     ``behaviour`` is what the episode drew, {"inv_temperature": 24.0} or its family's numbers; empty
     for a greedy one. ``value_scale`` brings V into the units of the return; None where that cannot
     be done, and the strip says so. Beside ``x.mp4`` it writes ``x.json``: the episode's return,
-    actions and rewards, enough to replay it.
+    actions and rewards, enough to replay it. A file of that name that no film wrote is refused.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class Film:
         self._temporary = path.absolute().with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
         self._strip: Strip | None = None
         self._writer: Generator[None, Any, None] | None = None
+        _require_own(path.with_suffix(".json"))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._temporary.touch(exist_ok=False)  # now, not after a long episode
@@ -280,6 +282,21 @@ class Film:
         beside = self._temporary.with_suffix(".json")
         beside.write_text(json.dumps(sidecar) + "\n")
         beside.replace(self.path.with_suffix(".json"))
+
+
+def _require_own(sidecar: Path) -> None:
+    """Refuse to replace a file beside the video that is no other film's."""
+    if not os.path.lexists(sidecar):
+        return
+    try:
+        about = files.read_json(sidecar)
+    except (OSError, ValueError):
+        about = None
+    if not isinstance(about, dict) or not {"actions", "rewards", "fps"} <= about.keys():
+        raise DicerlError(
+            f"video {sidecar.with_suffix('.mp4')} would replace {sidecar}, which is of no video;"
+            " give it another name"
+        )
 
 
 def enlarge(picture: np.ndarray) -> np.ndarray:
