@@ -7,6 +7,8 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
 from dicerl import __version__
@@ -33,6 +35,8 @@ from dicerl.errors import DicerlError, printable
 ADDRESS_SPACE = 1 << 30
 LONGEST_LINE = 4000  # characters of an error: names in files may be of any length
 NEED_TORCH = ("train", "resume", "bench", "plan", "evaluate", "export", "package")
+# what they write is removed where it is not complete
+CLEAN_UP = ("evaluate", "export", "package")
 # in what is raised where the system has no more to give
 NO_MORE = ("allocate memory", "start new thread", "failed to map segment")
 
@@ -126,6 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command named in ``argv`` (default: the process's arguments); return the exit
     code.
     """
+    _print_anything()
     try:
         try:
             return _main(argv)
@@ -134,6 +139,16 @@ def main(argv: list[str] | None = None) -> int:
                 sys.stdout.flush()  # here, not at the interpreter's end, where it would complain
     except BrokenPipeError:
         return _reader_left()
+
+
+def _print_anything() -> None:
+    """A terminal that cannot show a character (LC_ALL=C) shows its number, instead of an error. A
+    way that the user chose (PYTHONIOENCODING=ascii:replace) stays.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or no file
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _reader_left() -> int:
@@ -158,6 +173,28 @@ def _require_address_space() -> None:
         )
 
 
+def _stop(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt(number)
+
+
+@contextlib.contextmanager
+def _stopped_as_by_ctrl_c() -> Iterator[None]:
+    """A service manager, or a terminal that closes, ends the command as Ctrl-C does: with time to
+    clean up.
+    """
+    numbers = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    heard = [n for n in numbers if n is not None and signal.getsignal(n) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        heard = []
+    for number in heard:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _main(argv: list[str] | None) -> int:
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
@@ -170,8 +207,10 @@ def _main(argv: list[str] | None) -> int:
     args.argv = sys.argv[1:] if argv is None else argv
     if args.command in NEED_TORCH:
         _require_address_space()
+    clean_up = args.command in CLEAN_UP
     try:
-        return COMMANDS[args.command].run(args)
+        with _stopped_as_by_ctrl_c() if clean_up else contextlib.nullcontext():
+            return COMMANDS[args.command].run(args)
     except DicerlError as error:
         fail(str(error))
     except (MemoryError, RuntimeError, ImportError) as error:

@@ -222,6 +222,17 @@ def test_bench_compares_two_results(call, tmp_path):
     one_line(call("bench", "CartPole-v1", "--repeat", "0"), "repeat")
 
 
+def test_a_name_in_a_file_is_no_command_of_the_terminal(call, tmp_path):
+    content = {"limit_steps_per_s": 1.0, "\x1b]0;owned\x07\n": 2.0}
+    for name in ("a\x1b[31m.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(content))
+    code, out, _ = call("bench", "--compare", "a\x1b[31m.json", "b.json")
+    assert code == 0
+    assert all(line.isprintable() for line in out.splitlines())
+    assert len(out.splitlines()) == 3
+    assert r"\x1b]0;owned\x07\n" in out
+
+
 def bench_result(**here):
     process = {
         "steps_per_s": 100.0,

@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,6 +260,68 @@ def test_a_reader_that_leaves_is_not_an_error(command):
     assert (done.returncode, done.stderr) == (0 if "--help" in command else 141, b"")
 
 
+ASCII = {
+    "asked for": ({"PYTHONIOENCODING": "ascii"}, "\\xd7"),
+    "locale": ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "\\xd7"),
+    "another way": ({"PYTHONIOENCODING": "ascii:replace"}, "?"),
+    "UTF-8": ({"PYTHONIOENCODING": "utf-8"}, "×"),
+}
+
+
+@pytest.mark.parametrize("case", ASCII)
+def test_a_terminal_without_the_character_shows_its_number(case):
+    """On stdout; Python does so by itself on stderr."""
+    variables, shown = ASCII[case]
+    code = r"""
+import sys
+from dicerl import cli
+cli.COMMANDS["variants"].run = lambda args: print("3 \u00d7 4") or 0
+sys.exit(cli.main(["variants"]))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env=os.environ | variables,
+    )
+    assert (ended.returncode, ended.stdout.decode()) == (0, f"3 {shown} 4\n")
+
+
+@pytest.mark.parametrize("command", ["variants", "scores", "envs"])
+def test_tables_of_a_terminal_that_shows_ascii_only(command):
+    ended = subprocess.run(
+        [sys.executable, "-m", "dicerl", command],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.isascii()
+
+
+def test_ctrl_c_before_a_command_has_begun_is_one_line():
+    """While its modules are loaded."""
+    code = """
+import sys
+from dicerl.__main__ import main
+class Interrupt:
+    def find_spec(name, *_):
+        if name == "dicerl.commands":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt)
+sys.exit(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    stopped = (130, "", "dicerl: stopped at once\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == stopped
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"dicerl": "dicerl.__main__:main"}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ulimit -v limits nothing")
 def test_too_little_address_space_for_torch_is_one_line(tmp_path):
     """Loading torch under it would end in a traceback, or crash."""
@@ -313,3 +377,30 @@ def test_a_closed_output_is_no_error(call, monkeypatch, end):
     monkeypatch.setattr(cli.COMMANDS["variants"], "run", lambda args: exec(end) or 0)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert cli.main(["variants"]) == 0
+
+
+def test_a_thread_that_an_environment_left_does_not_keep_the_command(tmp_path):
+    (tmp_path / "threads.py").write_text(
+        """
+import threading
+import gymnasium
+from dicerl.envs.toy import Catch
+
+class Threads(Catch):
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=threading.Event().wait, name="left over").start()
+
+gymnasium.register("Threads-v0", Threads)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "dicerl", "train", "threads:Threads-v0", "--dry-run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1].endswith("does not end: left over")

@@ -250,6 +250,16 @@ def test_a_hostile_file_of_costs_is_one_line(call, costs, case):
     one_line(call(*TINY, "--costs", "bad.json"), "--costs bad.json")
 
 
+def test_a_machine_s_name_is_no_command_of_the_terminal(call, costs):
+    found = json.loads((costs / "debug.json").read_text())
+    found["machine"]["cpu"] = "\x1b]0;owned\x07CPU\nline two"
+    (costs / "bad.json").write_text(json.dumps(found))
+    code, out, _ = call(*TINY, "--costs", "bad.json")
+    assert code == 0
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert r"one of \x1b]0;owned\x07CPU\nline two (3 cores)" in out
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["FIFO", "device", "deep"])
 def test_a_file_of_costs_that_never_ends_is_one_line(call, costs, kind):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from dicerl.suite import results, suite
 from runs import one_line
 
 
@@ -23,6 +24,24 @@ def test_one_suite_at_a_time(call, tmp_path):
     held = hold(tmp_path / "s" / "suite.lock")
     assert call("suite", "--games", "CartPole-v1", "--dir", "s")[0] == 2
     held.close()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_a_log_or_a_folder_says_is_no_command_of_the_terminal(call, monkeypatch, complete):
+    """The reason of a failure is the last line of a run's log, whoever wrote it."""
+
+    def run_suite(plan, quiet):
+        plan.runs[0].state, plan.runs[0].reason = "failed", "\x1b]0;owned\x07"
+        plan.signal = 15
+        return results.results(plan), complete
+
+    monkeypatch.setattr(suite, "run_suite", run_suite)
+    folder = "s\x1b[31m"
+    command = ("suite", "--games", "CartPole-v1", "--preset", "debug", "--seeds", 1)
+    code, out, err = call(*command, "--dir", folder)
+    assert code == (1 if complete else 143)
+    assert all(line.isprintable() for line in (out + err).splitlines())
+    assert (r"\x1b]0;owned\x07" if complete else r"s\x1b[31m") in err
 
 
 def test_a_suite_imports_no_torch():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.config.options import add_config, config_of
-from dicerl.errors import ConfigError, DicerlError
+from dicerl.errors import ConfigError, DicerlError, printable
 
 STAGES = {
     "environment alone": "env_steps_per_s",
@@ -78,9 +78,14 @@ def run(args: argparse.Namespace) -> int:
 
     runtimes = ("serial", "process") if getattr(args, "runtime.kind", "auto") == "auto" else ()
     result = bench(
-        config, args.seconds, lambda line: print(line, file=sys.stderr), args.repeat, runtimes
+        config,
+        args.seconds,
+        lambda line: print(printable(line), file=sys.stderr),
+        args.repeat,
+        runtimes,
     )
-    print(json.dumps(result) if args.json else "\n".join(describe(result)))
+    lines = [json.dumps(result)] if args.json else describe(result)
+    print("\n".join(map(printable, lines)))
     return 0
 
 
@@ -135,7 +140,8 @@ def _compare(before: str, after: str) -> int:
             ) from None
         if not isinstance(results[-1], dict) or "limit_steps_per_s" not in results[-1]:
             raise DicerlError(f"{path} is not a result of dicerl bench --json")
-    print(f"{'':<36}{Path(before).name:>16}{Path(after).name:>16}{'ratio':>8}")
+    titles = (printable(Path(path).name) for path in (before, after))
+    print("".join(["".ljust(36), *(f"{title:>16}" for title in titles), f"{'ratio':>8}"]))
     for name, old, new, ratio in compare(*results):
-        print(f"{name:<36}{old:>16,.4g}{new:>16,.4g}{ratio:>8.2f}")
+        print(f"{printable(name):<36}{old:>16,.4g}{new:>16,.4g}{ratio:>8.2f}")
     return 0

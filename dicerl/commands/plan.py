@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dicerl.config.options import add_config, config_of
-from dicerl.errors import ConfigError
+from dicerl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from dicerl.plan.machines import Machines
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     planner = Planner(
         config,
         args.seconds,
-        lambda line: print(line, file=sys.stderr),
+        lambda line: print(printable(line), file=sys.stderr),
         args.costs,
         args.gpu,
         args.update_ms,
@@ -131,7 +131,8 @@ def run(args: argparse.Namespace) -> int:
         ]
     if args.simulate is not None:
         result["simulation"] = planner.fleet(machines, args.simulate or FLEETS)
-    print(json.dumps(result) if args.json else "\n".join(describe(result)))
+    lines = [json.dumps(result)] if args.json else describe(result)
+    print("\n".join(map(printable, lines)))
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from dicerl.commands.train import add_trust
 from dicerl.config.options import SET_BY_SUITE, add_fields, given_fields
 from dicerl.config.presets import PRESETS
+from dicerl.errors import printable
 
 
 def add_parser(commands: Any) -> None:
@@ -108,15 +109,16 @@ def run(args: argparse.Namespace) -> int:
         console.print(show.score_table(plan))
         console.print(show.result_table(found))
         for line in (*show.best_lines(found), *show.notes(found)):
-            console.print(line, markup=False)
+            console.print(printable(line), markup=False)
     failed = [r for r in plan.runs if r.state == "failed"]
     if not complete:
-        print(f"dicerl: stopped; the same command goes on with {plan.directory}", file=sys.stderr)
+        line = f"dicerl: stopped; the same command goes on with {plan.directory}"
+        print(printable(line), file=sys.stderr)
         return 128 + plan.signal
     if failed:
-        print(
+        line = (
             f"dicerl: {len(failed)} of {len(plan.runs)} runs failed; the same command tries them"
-            f" again. {failed[0].name}: {failed[0].reason}",
-            file=sys.stderr,
+            f" again. {failed[0].name}: {failed[0].reason}"
         )
+        print(printable(line), file=sys.stderr)
     return 1 if failed else 0
