@@ -3,26 +3,18 @@ supervisor needs no pipe and no process, and what it does about lost children ca
 be seen step by step.
 """
 
-import contextlib
 import dataclasses
-import queue
-import threading
 import time
 
-import cloudpickle
 import numpy as np
 import pytest
 
 import dicerl
 import probe
-from dicerl.agent.weights import Weights
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError, Diverged, GoBack, LearnerLost, NoRoom
 from dicerl.parts.collector import Collector
-from dicerl.parts.parameter_server import ParameterServer
-from dicerl.parts.sequence import Store, schema, window_length
 from dicerl.records.checkpoint import best_of, checkpoints_of, read_state
-from dicerl.records.metrics import read_lines
 from dicerl.records.vocabulary import LINES
 from dicerl.runtime import children, setup
 from dicerl.runtime.messages import (
@@ -35,137 +27,7 @@ from dicerl.runtime.messages import (
     SlotsWanted,
     Written,
 )
-from dicerl.runtime.roles import ROLES, Shared, run_role
-from dicerl.runtime.supervisor import Supervisor
-
-
-class ThreadHandle:
-    """Both ends of a child: the supervisor's (send, kill) and its own (the channel)."""
-
-    place = ""
-
-    def __init__(self, transport, role, args):
-        self.role, self._transport = role, transport
-        self._inbox, self._gone = queue.Queue(), threading.Event()
-        self._thread = threading.Thread(target=self._live, args=args, daemon=True)
-        self._thread.start()
-
-    def _live(self, *args):
-        with contextlib.suppress(EOFError):  # it was killed
-            run_role(ROLES[self.role], Channel(self), self._transport.shared, *args)
-
-    def send(self, message):
-        self._transport.sent.append((self.role, message))
-        self._inbox.put(message)
-
-    def end(self):
-        pass
-
-    def kill(self):
-        self._gone.set()
-        self._inbox.put(None)
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-
-class Channel:
-    def __init__(self, handle):
-        self._handle = handle
-
-    def send(self, message):
-        if self._handle._gone.is_set():
-            raise EOFError
-        self._handle._transport.said.put((self._handle, message))
-
-    def receive(self):
-        message = self._handle._inbox.get()
-        if self._handle._gone.is_set():
-            raise EOFError
-        return message
-
-    def waits(self):
-        return not self._handle._inbox.empty()
-
-
-class ThreadTransport:
-    """``lose(role, message)`` says whether a child vanishes instead of sending this message."""
-
-    whole = False  # whether the weights outlive a learner
-    renewable = True
-    asks = False
-
-    def __init__(self, context, lose=lambda role, message: False):
-        config, flat = context.config, context.model.flat
-        store = Store(schema(config, context.spec), window_length(config), context.plan.capacity)
-        server = ParameterServer(flat.vector.numel())
-        server.push(flat.vector, context.coordinator.updates)
-        weights = Weights(flat, shared=True)
-        callables = (cloudpickle.dumps(context.make_env), cloudpickle.dumps(context.on_batch))
-        self.shared = Shared(config, context.spec, context.plan, store, server, weights, *callables)
-        self._lose, self.started, self.sent, self.said = lose, [], [], queue.Queue()
-
-    def start(self, role, *args):
-        self.started.append(ThreadHandle(self, role, args))
-        return self.started[-1]
-
-    def room(self):
-        return 0
-
-    def receive(self, seconds):
-        try:
-            handle, message = self.said.get(timeout=seconds)
-        except queue.Empty:
-            return
-        if handle._gone.is_set():
-            return
-        if self._lose(handle.role, message):
-            handle.kill()
-            message = Ended("vanished")
-        yield handle, message
-
-    def failing(self):
-        return ""
-
-    def weights_left(self):
-        return self.shared.weights.updates if self.whole else None
-
-    def close(self):
-        for handle in self.started:
-            if not handle._gone.is_set():
-                handle.kill()
-
-
-def run_in_threads(tmp_path, lose=lambda role, message: False, seen=None, on_batch=None, **changes):
-    """(run, whether it is complete, its transport) of a small run of Catch; two actors."""
-    context = probe.context_of(
-        tmp_path / "run",
-        Catch,
-        **{
-            "frames": 1500,
-            "runtime.kind": "process",
-            "runtime.num_actors": 2,
-            "evaluation.every": 600,
-            "checkpoint.every": 600,
-            **changes,
-        },
-    )
-    context = dataclasses.replace(context, on_batch=on_batch)
-    run = context.coordinator.run
-    transport = ThreadTransport(context, lose)
-    supervisor = Supervisor(context, transport)
-    if seen is not None:
-        seen.append(supervisor)
-    try:
-        return run, supervisor.run(), transport
-    finally:
-        supervisor.close()
-        context.coordinator.close()
-        run.unlock()
-
-
-def lines(run, **wanted):
-    every = read_lines(run.directory / "metrics.jsonl")
-    return [line for line in every if all(line.get(k) == v for k, v in wanted.items())]
+from in_threads import ThreadTransport, lines, run_in_threads
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +83,7 @@ def test_slots_are_free_when_trained_where_cores_are_shared_and_else_when_copied
         taken(self, slots)
 
     monkeypatch.setattr(Collector, "taken", noted)
-    monkeypatch.setitem(globals(), "ThreadTransport", Watched)
+    monkeypatch.setattr("in_threads.ThreadTransport", Watched)
     real = setup.plan
 
     def plan(config, spec):
@@ -292,7 +154,7 @@ class Places(ThreadTransport):
 @pytest.mark.parametrize(("wanted", "added"), [(2, [1]), (0, [1, 2, 3])])
 def test_actors_are_started_as_places_come(tmp_path, monkeypatch, wanted, added):
     """Those that wait for one, and more of them only where their number was left open."""
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Places)
+    monkeypatch.setattr("in_threads.ThreadTransport", Places)
     monkeypatch.setattr(setup, "cores", lambda: 2)  # so that no number means one actor
     run, complete, transport = run_in_threads(
         tmp_path, **{"runtime.num_actors": wanted, "bandit.scope": "actor"}
@@ -319,7 +181,7 @@ def test_a_lost_machine_is_no_fault_of_its_actors(tmp_path, monkeypatch):
         lost.append(isinstance(message, Written) and sum(lost) < 4)
         return lost[-1]
 
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Leaving)
+    monkeypatch.setattr("in_threads.ThreadTransport", Leaving)
     run, complete, _ = run_in_threads(tmp_path, lose, **{"runtime.max_restarts": 1})
     assert complete
     assert [line["restarts"] for line in lines(run, event="actor_replaced")] == [0] * 4
@@ -329,7 +191,7 @@ def test_a_run_without_a_place_for_any_actor_ends(tmp_path, monkeypatch):
     class Shrinking(Places):
         many, after = 0, 30
 
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Shrinking)
+    monkeypatch.setattr("in_threads.ThreadTransport", Shrinking)
     lost = []
 
     def lose(role, message):
@@ -342,21 +204,6 @@ def test_a_run_without_a_place_for_any_actor_ends(tmp_path, monkeypatch):
             lose,
             **{"runtime.num_actors": 1, "frames": 10_000, "runtime.stuck_seconds": 1.0},
         )
-
-
-def test_a_lost_learner_ends_the_run_with_the_way_on_where_it_may_not_be_replaced(tmp_path):
-    with pytest.raises(
-        DicerlError, match=r"because it vanished; continue from .* dicerl resume"
-    ) as error:
-        run_in_threads(
-            tmp_path, lambda role, message: role == "learner", **{"runtime.max_restarts": 0}
-        )
-    assert not isinstance(error.value, LearnerLost)
-
-
-def test_a_learner_that_is_lost_with_the_weights_takes_the_run_back(tmp_path):
-    with pytest.raises(LearnerLost, match="the learner vanished"):
-        run_in_threads(tmp_path, lambda role, message: role == "learner")
 
 
 class Failing(ThreadTransport):
@@ -378,7 +225,7 @@ def test_a_run_whose_transport_fails_saves_first_and_goes_back_to_that(
     tmp_path, monkeypatch, silent
 ):
     monkeypatch.setattr(Failing, "silent", silent)
-    monkeypatch.setattr("test_supervisor.ThreadTransport", Failing)
+    monkeypatch.setattr("in_threads.ThreadTransport", Failing)
     monkeypatch.setattr("dicerl.runtime.supervisor.LEAVING", 2.0)
     with pytest.raises(GoBack, match="the cluster is gone") as error:
         run_in_threads(tmp_path, **{"checkpoint.every": 10_000})
@@ -391,89 +238,11 @@ def test_a_run_whose_transport_fails_saves_first_and_goes_back_to_that(
 
 def test_a_run_ends_with_the_way_on_where_nothing_replaces_its_transport(tmp_path, monkeypatch):
     monkeypatch.setattr(Failing, "renewable", False)
-    monkeypatch.setattr("test_supervisor.ThreadTransport", Failing)
+    monkeypatch.setattr("in_threads.ThreadTransport", Failing)
     with pytest.raises(DicerlError, match=r"is gone; continue with: dicerl resume .*run") as error:
         run_in_threads(tmp_path)
     assert not isinstance(error.value, GoBack)
     assert int(checkpoints_of(tmp_path / "run")[-1].name) >= Failing.after
-
-
-class Surviving(ThreadTransport):
-    """The weights outlive the learner."""
-
-    whole = True
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("kind", ["trained", "Saved", "Published"])
-def test_a_learner_that_died_outside_its_turn_is_replaced_and_goes_on(
-    tmp_path, monkeypatch, kind, shared
-):
-    """It dies before it says that a batch was trained, a checkpoint written, or weights published:
-    the next one does what is left, and no update is counted twice or not at all.
-    """
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Surviving)
-    real = setup.plan
-
-    def plan(config, spec):
-        return dataclasses.replace(real(config, spec), shared_cores=shared)
-
-    monkeypatch.setattr(probe, "plan", plan)
-    lost, seen = [], []
-
-    def lose(role, message):
-        if role != "learner" or lost:
-            return False
-        found = getattr(message, "trained", False) and seen[0].coordinator.updates > 3
-        if found if kind == "trained" else type(message).__name__ == kind:
-            lost.append(message)
-            return True
-        return False
-
-    run, complete, transport = run_in_threads(tmp_path, lose, seen, **{"log_every": 1})
-    assert complete
-    assert lost
-    (event,) = lines(run, event="learner_replaced")
-    assert (event["reason"], event["restarts"], event["learner"]) == ("vanished", 1, 0)
-    assert sum(h.role == "learner" for h in transport.started) == 2
-    assert run.summary["healed"] == 1
-    # none twice, none missing, and as many as the weights say
-    trained = [line["updates"] for line in lines(run, kind="train")]
-    assert trained == list(range(1, run.summary["updates"] + 1))
-    assert transport.shared.weights.updates == run.summary["updates"]
-    books = run.newest_checkpoint().state.books
-    assert books.missing == 0
-    batch = run.config.sequence.batch
-    assert books.trained == batch * run.summary["updates"]
-    assert books.dropped == event["dropped"] == 0
-
-
-def test_two_learners_that_die_at_once_take_the_run_back(tmp_path, monkeypatch):
-    """Nobody knows which of them made the updates of which nobody heard."""
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Surviving)
-
-    def lose(role, message):
-        return role == "learner" and getattr(message, "trained", False)
-
-    with pytest.raises(LearnerLost):
-        run_in_threads(tmp_path, lose, **{"runtime.num_learners": 2})
-
-
-def test_one_of_two_learners_is_replaced_once_the_other_has_said_what_it_did(tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Surviving)
-    lost = []
-
-    def lose(role, message):
-        if role == "learner" and getattr(message, "trained", False) and len(lost) < 1:
-            lost.append(message)
-            return True
-        return False
-
-    run, complete, transport = run_in_threads(tmp_path, lose, **{"runtime.num_learners": 2})
-    assert complete
-    assert sum(h.role == "learner" for h in transport.started) == 3
-    assert transport.shared.weights.updates == run.summary["updates"]
-    assert run.newest_checkpoint().state.books.missing == 0
 
 
 def test_a_lost_evaluator_costs_one_evaluation(tmp_path):
@@ -515,7 +284,7 @@ def test_a_child_that_owes_a_message_for_too_long_is_taken_for_dead(tmp_path, mo
                 if handle.role != role:
                     yield handle, message
 
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
+    monkeypatch.setattr("in_threads.ThreadTransport", Deaf)
     changes = {"runtime.stuck_seconds": 0.1 if role == "evaluator" else 0.2}
     if role == "learner":
         with pytest.raises(LearnerLost, match="the learner did nothing for 1 s"):
@@ -559,7 +328,7 @@ def test_a_learner_that_owes_nothing_is_missed_where_others_wait_for_it(
                 if self.since and time.monotonic() - self.since > 3.0:
                     raise Enough
 
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Waiting)
+    monkeypatch.setattr("in_threads.ThreadTransport", Waiting)
     changes = {"runtime.stuck_seconds": 0.1, "evaluation.every": 0}
     with pytest.raises(Enough if there else LearnerLost):
         run_in_threads(tmp_path, **changes)
@@ -596,7 +365,7 @@ def test_the_last_push_is_not_waited_for_for_ever(tmp_path, monkeypatch):
             found = super().receive(seconds)
             yield from ((h, m) for h, m in found if not isinstance(m, Published))
 
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Deaf)
+    monkeypatch.setattr("in_threads.ThreadTransport", Deaf)
     with pytest.raises(LearnerLost, match="the learner did nothing for 1 s"):
         run_in_threads(tmp_path, **{"frames": 400, "runtime.stuck_seconds": 0.2})
     saved = checkpoints_of(tmp_path / "run")
@@ -618,7 +387,7 @@ def test_a_supervisor_that_slept_itself_blames_no_child(tmp_path, monkeypatch):
                 return
             yield from super().receive(seconds)
 
-    monkeypatch.setattr(f"{__name__}.ThreadTransport", Suspended)
+    monkeypatch.setattr("in_threads.ThreadTransport", Suspended)
     run, complete, _ = run_in_threads(tmp_path, **{"runtime.stuck_seconds": 0.2})
     assert slept
     assert complete
