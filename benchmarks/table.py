@@ -14,19 +14,19 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from dicerl.report.compare import colour
+from learn import BENCHMARKS, RESULTS
 
-RESULTS = Path(__file__).resolve().parent / "results"
+from dicerl.report.compare import colour
 
 
 def load() -> dict[str, list[dict[str, Any]]]:
-    """The learning results: lists of runs. Throughput has its own tables."""
-    found = {p.stem: json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json"))}
-    return {
-        name: [r for r in runs if "failed" not in r]
-        for name, runs in found.items()
-        if isinstance(runs, list)
+    """The results of learn.py. What is measured otherwise has its own tables."""
+    found = {
+        name: json.loads((RESULTS / f"{name}.json").read_text())
+        for name in sorted(BENCHMARKS)
+        if (RESULTS / f"{name}.json").exists()
     }
+    return {name: [r for r in runs if "failed" not in r] for name, runs in found.items()}
 
 
 def option(command: str, name: str, default: str) -> str:
