@@ -22,6 +22,7 @@ class Child:
     last_seen: float = 0.0  # when it last sent a message, or stopped owing one
     answered: float = 0.0  # when it was last there, where the transport asks for that
     last_words: str = ""  # why it crashed
+    rests_until: float | None = None  # when to start it again, after it died
 
     @property
     def name(self) -> str:
@@ -31,6 +32,11 @@ class Child:
     def args(self) -> tuple[Any, ...]:
         """The arguments that its role is started with."""
         return ()
+
+    def send(self, message: Any) -> None:
+        """Send it a message, if it is there."""
+        if self.handle is not None:
+            self.handle.send(message)
 
     def patience(self, stuck_seconds: float) -> float:
         """Seconds to wait for a message it owes; the config's ``runtime.stuck_seconds`` are an

@@ -19,26 +19,22 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dicerl.errors import DicerlError, GoBack, LearnerLost, NoRoom
+from dicerl.errors import DicerlError, GoBack, LearnerLost
 from dicerl.parts import collector
 from dicerl.records import checkpoint
-from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import Handle, RunContext, Transport
-from dicerl.runtime.children import ActorChild, Child, LearnerChild, by_node
+from dicerl.runtime.children import ActorChild, Child, LearnerChild
 from dicerl.runtime.evaluations import Evaluations
 from dicerl.runtime.feeder import Feeder
+from dicerl.runtime.fleet import Fleet
 from dicerl.runtime.messages import (
-    Alive,
     Answered,
     BatchProgress,
     Crashed,
-    Drawn,
     Ended,
-    EpisodesEnded,
     Failed,
     NotSaved,
     Publish,
@@ -46,10 +42,6 @@ from dicerl.runtime.messages import (
     Save,
     Saved,
     Skipped,
-    Slots,
-    SlotsWanted,
-    TimesSpent,
-    Written,
 )
 
 WAIT = 0.2  # seconds for messages before the supervisor does its other work
@@ -69,53 +61,43 @@ class Supervisor:
         self._transport, self._env = transport, context.spec.name
         self._children: dict[Handle, Child] = {}
         self._restarts = context.restarts
-        self._resting: dict[str, tuple[float, Child]] = {}  # (when to start it again, child)
         self.collector = collector.build(config, plan.capacity, plan.kept)
         self._feeder = Feeder(config, plan, self.collector, self.coordinator.updates)
         self.learners = self._feeder.learners
         self._feeding = True
-        self._acted_at = time.monotonic()  # when there was an actor last
-        self._checked_at = self._acted_at  # when silent children were last looked for
-        self._counted_at = self._acted_at  # when steps by machine were last reported
+        self._checked_at = time.monotonic()  # when silent children were last looked for
         self._folder: Path | None = None  # of the checkpoint being written
         self._leave_by = math.inf  # until when a transport that fails may be used
-        # A resumed run must not repeat earlier random streams.
-        self.incarnation = context.incarnation
-        if context.start is not None:
-            saved = context.start.state
-            self.incarnation = max(self.incarnation, saved.incarnation + 1)
-            if saved.books is not None:
-                self.collector.go_on(saved.books)
-        self.actors = [
-            ActorChild(number=i, first_env=a, num_envs=b - a, incarnation=self.incarnation)
-            for i, (a, b) in enumerate(_split(config.runtime.num_envs, plan.num_actors))
-        ]
+        if context.start is not None and context.start.state.books is not None:
+            self.collector.go_on(context.start.state.books)
+        self._fleet = Fleet(context, transport, self.collector, self._feeder, self._start)
         self._evaluations = Evaluations(self.coordinator, self._start)
         try:
             for learner in self.learners:
                 self._start(learner)
             if not self.coordinator.collected_all():  # else only its last evaluation is missing
-                self._start(self.actors[0])
-                for actor in self.actors[1:]:
-                    self._start_where_possible(actor)
+                self._fleet.start()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def incarnation(self) -> int:
+        """The latest of any actor."""
+        return self._fleet.incarnation
 
     def run(self) -> bool:
         """Train to the end of the run or until stopped; return whether the run is complete."""
         c = self.coordinator
         while not c.collected_all() and not self._stop():
             self._tick()
-            self._fill_places()
+            self._fleet.fill_places()
             if c.evaluation_due() and not c.collected_all():  # the last one follows below
                 self._evaluations.begin()
             if c.checkpoint_due() and self._folder is None:
                 self._save()
-        for actor in self.actors:
-            if actor.handle is not None:
-                actor.handle.end()
-        for actor in self.actors:
+        self._fleet.end()
+        for actor in self._fleet.actors:
             self._end(actor)
         # after a stop, learners train only the batches they have; in a complete run, all there are
         self._feeding = c.collected_all()
@@ -166,7 +148,7 @@ class Supervisor:
         self._wake_resting()
         if self._feeding and self._folder is None:
             self._feeder.feed()
-        self._lend_slots()
+        self._fleet.lend_slots()
         self._check_silent()
         self.coordinator.show()
         if self._leave_by == math.inf:
@@ -202,7 +184,7 @@ class Supervisor:
 
     def _end(self, child: Child, died: bool = False) -> None:
         """End a child; the slots lent to an actor are given back unwritten."""
-        self._resting.pop(child.name, None)
+        child.rests_until = None
         if child.handle is not None:
             child.handle.kill()
             del self._children[child.handle]
@@ -211,14 +193,10 @@ class Supervisor:
             self.collector.give_back(child.lent, child.number if died else None)
             child.lent, child.wanted, child.stepped = [], 0, False
 
-    def _send(self, child: Child, message: Any) -> None:
-        if child.handle is not None:
-            child.handle.send(message)
-
     def _ask(self, learner: LearnerChild, message: Any) -> None:
         """Send a request other than a batch, which the learner must answer."""
         learner.asked.append(message)
-        self._send(learner, message)
+        learner.send(message)
 
     def _receive(self, child: Child, message: Any) -> None:
         """Handle one message from a child."""
@@ -237,7 +215,7 @@ class Supervisor:
                 raised = child.last_words and f"raised {child.last_words}"
                 self._died(child, raised or how, place_lost)
             case _ if isinstance(child, ActorChild):
-                self._receive_from_actor(child, message)
+                self._fleet.receive(child, message)
             case _ if isinstance(child, LearnerChild):
                 self._receive_from_learner(child, message)
             case _:
@@ -277,7 +255,8 @@ class Supervisor:
                 )
                 # of such an end the environment is the likeliest cause
                 where = f"{reason}, in {self._env} after {child.lived:,} steps or a few more"
-                self._replace(child, reason, self._restarts.pause(child.name, where, limits))
+                how = self._fleet.replace(child, self._restarts.pause(child.name, where, limits))
+                self.coordinator.progress.say(f"{child.name} {reason}; {how}")
             case LearnerChild():
                 self._replace_learner(child, reason)
             case _:
@@ -288,15 +267,13 @@ class Supervisor:
     def _wake_resting(self) -> None:
         """Start children that died, when their pause is over."""
         now = time.monotonic()
-        for when, child in list(self._resting.values()):
-            if now < when:
-                continue
-            if isinstance(child, LearnerChild):
-                self._go_on_with(child)
-            else:
-                assert isinstance(child, ActorChild)
-                del self._resting[child.name]
-                self._start_where_possible(child)
+        for learner in self.learners:
+            if learner.rests_until is not None and now >= learner.rests_until:
+                self._go_on_with(learner)
+        for actor in self._fleet.actors:
+            if actor.rests_until is not None and now >= actor.rests_until:
+                actor.rests_until = None
+                self._fleet.start_where_possible(actor)
 
     def _check_silent(self) -> None:
         """Treat a child as dead if an expected message is overdue. One that owes nothing may still
@@ -308,7 +285,7 @@ class Supervisor:
         # may have been so, too, or have sent what is not read yet.
         absent = max(0.0, now - self._checked_at - 2 * WAIT)
         self._checked_at = now
-        self._acted_at += absent
+        self._fleet.was_absent(absent)
         for child in list(self._children.values()):
             patience = child.patience(stuck)
             child.last_seen = min(now, child.last_seen + absent)
@@ -319,107 +296,6 @@ class Supervisor:
                 since = child.answered if self._transport.asks else now
             if now - since > patience:
                 self._died(child, f"did nothing for {patience:.0f} s")
-
-    # --- actors
-
-    def _receive_from_actor(self, actor: ActorChild, message: Any) -> None:
-        match message:
-            case Alive(steps):
-                self._stepped(actor, steps)
-            case SlotsWanted(steps, count):
-                self._stepped(actor, steps)
-                actor.wanted, actor.waits_since = count, time.monotonic()
-            case Written(slots, learner):
-                self._feeder.written(slots, learner)
-                actor.lent = [slot for slot in actor.lent if slot not in slots]
-            case EpisodesEnded(steps, episodes, wanted):
-                self._stepped(actor, steps)
-                self.coordinator.end_episodes(actor.number, episodes)
-                if wanted:
-                    drawn = self.coordinator.next_behaviours(actor.number, wanted)
-                    self._send(actor, Drawn(drawn))
-            case TimesSpent(fractions):
-                actor.times = fractions
-            case _:
-                raise TypeError(f"an actor sent {message!r}")
-
-    def _stepped(self, actor: ActorChild, steps: int) -> None:
-        self.coordinator.stepped(steps)
-        actor.steps += steps
-        actor.lived += steps
-        actor.stepped = actor.stepped or steps > 0
-
-    def _replace(self, actor: ActorChild, reason: str, pause: float) -> None:
-        """Start the actor's next incarnation, with fresh random streams, after a pause."""
-        actor.incarnation += 1
-        self.incarnation = max(self.incarnation, actor.incarnation)
-        if pause:
-            self._resting[actor.name] = time.monotonic() + pause, actor
-            how = f"replaced in {pause:g} s"
-        else:
-            how = "replaced" if self._start_where_possible(actor) else "no place for another"
-        self.coordinator.progress.say(f"{actor.name} {reason}; {how}")
-
-    def _start_where_possible(self, actor: ActorChild) -> bool:
-        """Start an actor if there is a place for it; otherwise it waits for one."""
-        try:
-            self._start(actor)
-        except NoRoom:
-            return False
-        return True
-
-    def _fill_places(self) -> None:
-        """Start actors where there is a place: those that wait for one, then, where their number
-        was left to the machines, more of them.
-        """
-        room = self._transport.room()
-        vacant = [a for a in self.actors if a.handle is None and a.name not in self._resting]
-        if len(vacant) < len(self.actors):
-            self._acted_at = time.monotonic()
-        elif time.monotonic() - self._acted_at > self.config.runtime.stuck_seconds:
-            raise DicerlError(
-                f"for {self.config.runtime.stuck_seconds:.0f} s there was no place for any actor;"
-                f" continue with: dicerl resume {self.coordinator.run.directory}"
-            )
-        for _ in range(room):
-            if not vacant and self.config.runtime.num_actors:
-                return
-            new = not vacant
-            actor = self._additional() if new else vacant.pop(0)
-            if not self._start_where_possible(actor):
-                return
-            if new:
-                self.actors.append(actor)
-            self.coordinator.event("actor_added", actor=actor.number, incarnation=actor.incarnation)
-            self.coordinator.progress.say(f"there is room: actor {actor.number} was started")
-
-    def _additional(self) -> ActorChild:
-        last = self.actors[-1]
-        return ActorChild(
-            number=last.number + 1,
-            first_env=last.first_env + last.num_envs,
-            num_envs=self.actors[0].num_envs,
-            incarnation=self.incarnation,
-        )
-
-    def _lend_slots(self) -> None:
-        for actor in sorted(self.actors, key=lambda a: a.waits_since):  # longest wait first
-            if actor.wanted and self.collector.room:
-                slots, actor.wanted = self.collector.lend(actor.wanted), 0
-                actor.lent += slots
-                self._send(actor, Slots(slots))
-
-    def _of_actors(self) -> dict[str, Any]:
-        """What a train line says of the actors: the mean of their times, and their nodes."""
-        acting = [actor for actor in self.actors if actor.handle is not None]
-        names = {name for actor in acting for name in actor.times}
-        means = {
-            name: sum(a.times.get(name, 0.0) for a in acting) / len(acting)
-            for name in sorted(names)
-        }
-        now, since = time.monotonic(), self._counted_at
-        self._counted_at = now
-        return stage_fields("actor", means) | by_node(self.actors, now - since)
 
     # --- learners
 
@@ -444,7 +320,7 @@ class Supervisor:
     def _trained(self, diagnostics: dict[str, float] | None) -> None:
         extra = None
         if diagnostics is not None:
-            extra = self.collector.numbers() | self._of_actors()
+            extra = self.collector.numbers() | self._fleet.numbers()
         self.coordinator.trained(diagnostics, extra)
 
     def _replace_learner(self, learner: LearnerChild, reason: str) -> None:
@@ -468,7 +344,7 @@ class Supervisor:
             raise LearnerLost(f"{learner.name} {reason}", pause=pause)
         c.progress.say(f"{learner.name} {reason}; replaced{f' in {pause:g} s' * (pause > 0)}")
         learner.last_words = reason
-        self._resting[learner.name] = time.monotonic() + pause, learner
+        learner.rests_until = time.monotonic() + pause
 
     def _go_on_with(self, learner: LearnerChild) -> None:
         """Start a learner that died, once the others have said what they did: the updates that
@@ -480,7 +356,7 @@ class Supervisor:
         unsaid = -1 if made is None else made - self.coordinator.updates
         if not 0 <= unsaid <= learner.ahead:
             raise LearnerLost(f"{learner.name} left weights that nobody knows")
-        del self._resting[learner.name]
+        learner.rests_until = None
         batches, dropped = self._feeder.settle(learner, unsaid)
         for batch in batches:  # the line of such an update has no diagnostics
             self._trained({} if batch.diagnose else None)
@@ -493,7 +369,7 @@ class Supervisor:
         )
         self._start(learner)
         for message in (*(sent.batch for sent in learner.batches), *learner.asked):
-            self._send(learner, message)
+            learner.send(message)
 
     # --- checkpoints
 
@@ -524,9 +400,3 @@ class Supervisor:
             raise checkpoint.failed(c.run.directory, folder, error) from error
         self._folder = None
         c.saved(path)
-
-
-def _split(total: int, parts: int) -> list[tuple[int, int]]:
-    """The environments [first, last) of each actor."""
-    borders = [total * i // parts for i in range(parts + 1)]
-    return list(pairwise(borders))
