@@ -15,6 +15,7 @@ from dicerl.envs import env_spec, patience
 from dicerl.envs.patience import Patience
 from dicerl.envs.toy import Catch
 from dicerl.errors import EnvironmentFailed
+from dicerl.evaluate.evaluate import evaluate
 from dicerl.runtime import setup
 from runs import debug
 
@@ -238,3 +239,37 @@ def test_a_look_at_an_environment_ends(tmp_path, monkeypatch, where):
         env_spec(config, kind)
     assert patience.STARTING == 120.0
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    config = debug(tmp_path_factory.mktemp("trained") / "run", "", evaluation__every=0)
+    config = config.replace(**{"runtime.kind": "serial", "runtime.stuck_seconds": 5.0})
+    return dicerl.train(config, Catch, quiet=True)
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_an_evaluation_is_bounded(trained, monkeypatch, where):
+    monkeypatch.setattr(patience, "STARTING", 1.0)
+    kind = type("Hangs", (Hangs,), {"where": where, "after": 4})
+    with pytest.raises(EnvironmentFailed, match="did not return from reset or step for 10 s"):
+        evaluate(trained.directory, kind, episodes=8)  # twice as many as were trained with
+
+
+def test_an_environment_that_hangs_when_it_is_closed_costs_no_evaluation(
+    trained, monkeypatch, capfd
+):
+    monkeypatch.setattr(patience, "CLOSING", 1.0)
+    kind = type("Hangs", (Hangs,), {"where": "close", "after": 1})
+    assert len(evaluate(trained.directory, kind, episodes=2).result["returns"]) == 2
+    assert "note: Hangs did not return from close for 1 s" in capfd.readouterr().err
+
+
+def test_who_uses_a_debugger_is_not_interrupted(clock):
+    patient = clock(0.2)
+    sys.settrace(lambda *of: None)
+    try:
+        with patient.within(0.2, "step"):
+            time.sleep(1)
+    finally:
+        sys.settrace(None)

@@ -139,10 +139,8 @@ def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
     """The environment's spec, read from one instance of it. That is reset: only then a Gymnasium
     environment shows whether it has action masks.
     """
-    patience = Patience(config.env.id, config.runtime.stuck_seconds)
     starting = max(STARTING, config.runtime.stuck_seconds)
-    patience.start()
-    try:
+    with Patience(config.env.id, config.runtime.stuck_seconds) as patience:
         with patience.within(starting, "being made"):
             env = make_vector_env(config, 1, make_env)
         try:
@@ -153,8 +151,6 @@ def env_spec(config: Config, make_env: MakeEnv | None = None) -> EnvSpec:
         finally:
             with patience.within(CLOSING, "close"):
                 env.close()
-    finally:
-        patience.stop()
 
 
 def action_names(config: Config, make_env: MakeEnv | None = None) -> list[str]:

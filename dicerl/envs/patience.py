@@ -1,6 +1,6 @@
-"""A bound on how long an environment may take that shares a run's own process: to look at it before
-the run, and in the runtime serial. Actors in processes of their own are replaced instead. Such an
-environment also gets a current folder of its own.
+"""A bound on how long an environment may take that shares our own process: to look at it before a
+run, in the runtime serial, and in ``evaluate``. Actors in processes of their own are replaced
+instead. Such an environment also gets a current folder of its own.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -30,7 +31,8 @@ class Patience:
 
     By the signal of a clock, which interrupts what Python does, but no call of a library that never
     returns. Only in the main thread, and not where somebody else uses that signal. A suspended
-    process (Ctrl-Z) hears one tick when it goes on, however long it slept.
+    process (Ctrl-Z) hears one tick when it goes on, however long it slept, and one that a debugger
+    traces hears none: somebody is looking at it.
 
     A folder that the environment changes to is the current one only ``within``: paths of the run
     may be relative.
@@ -63,8 +65,15 @@ class Patience:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
+    def __enter__(self) -> Patience:
+        self.start()
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self.stop()
+
     def _ring(self, number: int, frame: object) -> None:
-        if self._left is None:
+        if self._left is None or sys.gettrace() is not None:
             return
         self._left -= 1
         if self._left <= -DEAF:

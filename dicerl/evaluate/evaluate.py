@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dicerl.config import Config, get
-from dicerl.errors import ConfigError, DicerlError, nearest, printable, require_folder
+from dicerl.errors import (
+    ConfigError,
+    DicerlError,
+    EnvironmentFailed,
+    nearest,
+    printable,
+    require_folder,
+)
 
 if TYPE_CHECKING:
     from dicerl.envs import MakeEnv
@@ -69,6 +76,7 @@ def evaluate(
     from dicerl.config import seeding
     from dicerl.core.family import NUMBERS
     from dicerl.envs import make_filmed_env, make_vector_env
+    from dicerl.envs.patience import CLOSING, STARTING, Patience
     from dicerl.parts.evaluator import Step, by_name, play, summarise
     from dicerl.records.files import is_inside
     from dicerl.records.progress import Bar
@@ -89,10 +97,15 @@ def evaluate(
     if inv_temperature is not None:
         behaviour[:] = inv_temperature
     file = None
+    stuck = config.runtime.stuck_seconds
+    # of num_envs environments, as in training; these are more
+    bound = max(STARTING, stuck) * max(1.0, episodes / config.runtime.num_envs)
     with contextlib.ExitStack() as stack:
+        patience = stack.enter_context(Patience(agent.spec.name, stuck))
         watchers = []
         if video is None:
-            env = make_vector_env(config, episodes, make_env)
+            with patience.within(bound, "being made"):
+                env = make_vector_env(config, episodes, make_env)
         else:
             from dicerl.evaluate.video import Film
 
@@ -101,11 +114,12 @@ def evaluate(
                 raise DicerlError(
                     f"{file.parent} is a link out of the run's directory; name a file"
                 )
-            env = filmed = make_filmed_env(config, episodes, make_env)
+            with patience.within(bound, "being made"):
+                env = filmed = make_filmed_env(config, episodes, make_env)
             drawn = {} if greedy else dict(zip(family, behaviour[0].tolist(), strict=True))
             film = stack.enter_context(
                 Film(
-                    file,
+                    file.absolute(),  # the environment may change the current folder
                     filmed,
                     drawn,
                     {
@@ -119,10 +133,18 @@ def evaluate(
                 )
             )
             watchers.append(film.watch)
-        stack.callback(env.close)
         bar = stack.enter_context(Bar(f"{agent.spec.name}, episodes", episodes, quiet))
 
+        @stack.callback
+        def close() -> None:
+            try:
+                with patience.within(CLOSING, "close"):
+                    env.close()
+            except EnvironmentFailed as error:  # what was played is played
+                print(printable(f"note: {error}"), file=sys.stderr)
+
         def watch(step: Step) -> None:
+            patience.again()
             for watcher in watchers:
                 watcher(step)
             if step.number % 10 == 0:
@@ -131,15 +153,16 @@ def evaluate(
                     f"step {step.number + 1:,}, mean return {step.returns.mean():.2f}",
                 )
 
-        returns, ended = play(
-            agent.model,
-            env,
-            behaviour,
-            np.full(episodes, greedy),
-            rng,
-            config.evaluation.max_steps,
-            watch,
-        )
+        with patience.within(bound, "reset or step"):
+            returns, ended = play(
+                agent.model,
+                env,
+                behaviour,
+                np.full(episodes, greedy),
+                rng,
+                config.evaluation.max_steps,
+                watch,
+            )
     summary = summarise(returns)
     hns, saber = scores(agent.spec.game, summary["mean_return"])
     # Greedy episodes have no 1/tau that JSON can hold, and some families have none at all.

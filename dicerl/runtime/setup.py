@@ -375,21 +375,17 @@ def random_play(
     """
     rng = np.random.default_rng(seeding.stream(config.seed, "statistics"))
     stuck = config.runtime.stuck_seconds
-    patience = Patience(spec.name, stuck)
-    patience.start()
-    try:
-        with (
-            patience.within(max(STARTING, stuck), "random play"),
-            contextlib.closing(make_vector_env(config, 8, make_env)) as env,
-        ):
-            require_same(env.spec, spec)
-            seen = [env.reset(int(rng.integers(2**31)))]
-            for _ in range(max(1, steps // 8 - 1)):
-                patience.again()
-                seen.append(env.step(random_actions(env, rng))[0])
-            mask = mask_of(env, spec)
-    finally:
-        patience.stop()
+    with (
+        Patience(spec.name, stuck) as patience,
+        patience.within(max(STARTING, stuck), "random play"),
+        contextlib.closing(make_vector_env(config, 8, make_env)) as env,
+    ):
+        require_same(env.spec, spec)
+        seen = [env.reset(int(rng.integers(2**31)))]
+        for _ in range(max(1, steps // 8 - 1)):
+            patience.again()
+            seen.append(env.step(random_actions(env, rng))[0])
+        mask = mask_of(env, spec)
     observations = np.stack(seen)
     require_finite(env.spec, "observed value", observations)
     return observations, mask
