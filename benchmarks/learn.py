@@ -59,6 +59,11 @@ MEMORY = [
 ]
 BENCHMARKS: dict[str, list[list[str]]] = {
     "cartpole": [["CartPole-v1", "--preset", "classic", "--seed", str(s)] for s in range(3)],
+    # Is what was solved kept? 20 evaluations on the way.
+    "cartpole_long": [
+        ["CartPole-v1", "--preset", "classic", "--frames", "1000000", "--seed", str(s)]
+        for s in range(3)
+    ],
     "memory": [
         [*MEMORY, "--network.lstm", lstm, "--sequence.burn-in", "10", "--seed", str(s)]
         for lstm in ("64", "0")
