@@ -113,7 +113,12 @@ def test_what_ended_is_not_started_again(keep, code):
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
 def test_nor_what_was_asked_to_end_before_it_could_listen(keep, number, code):
-    script = f"import os, signal; os.kill(os.getpid(), signal.{number})"
+    # under nohup, SIGHUP would be ignored
+    script = f"""
+import os, signal
+signal.signal(signal.{number}, signal.SIG_DFL)
+os.kill(os.getpid(), signal.{number})
+"""
     assert keep(script) == (code, [])
 
 
