@@ -13,15 +13,15 @@ from work import Stopwatch as PeersStopwatch
 from dicerl.bench.whole import Stopwatch, whole
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec
-from dicerl.runtime.setup import build_network, plan
+from dicerl.runtime.setup import build_model, plan
 
 
 class Clock(Stopwatch):
     """Also drives the peers' stopwatch, so all are counted alike."""
 
-    def __init__(self, seconds: float, repeat: int, held: int) -> None:
+    def __init__(self, seconds: float, repeat: int, held: int, deep: bool) -> None:
         super().__init__(seconds, repeat, held)
-        self.watch, self._action_repeat = PeersStopwatch(seconds), repeat
+        self.watch, self._action_repeat = PeersStopwatch(seconds, deep), repeat
 
     def update(self, values: dict[str, Any], force: bool = False) -> None:
         super().update(values, force)
@@ -37,7 +37,7 @@ def main() -> None:
         "paper",
         **{
             "env.id": "pong",
-            "network.torso": "impala_shallow",
+            "network.torso": "impala_deep" if args.deep else "impala_shallow",
             "network.hidden": HIDDEN,
             "network.lstm": LSTM,
             "sequence.burn_in": args.burn_in,
@@ -53,8 +53,8 @@ def main() -> None:
     spec = env_spec(config)
     machine = plan(config, spec)
     if args.show:
-        print(build_network(config, spec), file=sys.stderr)
-    clock = Clock(args.seconds, spec.action_repeat, machine.capacity * LENGTH)
+        print(build_model(config, spec).network, file=sys.stderr)
+    clock = Clock(args.seconds, spec.action_repeat, machine.capacity * LENGTH, args.deep)
     whole(config, spec, machine, args.seconds, clock)
     differs = (
         f"DiCE: V, Q and policy losses, V-Trace and ReTrace; burn-in {args.burn_in}; environments"
