@@ -31,7 +31,7 @@ DIFFERS = (
 )
 
 
-def module() -> Any:
+def module(deep: bool) -> Any:
     """The common network as an RLModule."""
     import numpy as np
     import torch
@@ -41,7 +41,7 @@ def module() -> Any:
 
     class Module(TorchRLModule, ValueFunctionAPI):
         def setup(self) -> None:
-            self.torso = torso()
+            self.torso = torso(deep)
             self.lstm = torch.nn.LSTM(HIDDEN, LSTM, batch_first=True)
             self.policy_head = torch.nn.Linear(LSTM, self.action_space.n)
             self.value_head = torch.nn.Linear(LSTM, 1)
@@ -113,7 +113,7 @@ def main() -> None:
         # The learner adds the bootstrap step to each fragment: 81 keeps a fragment one sequence.
         .rl_module(
             rl_module_spec=RLModuleSpec(
-                module_class=module(), model_config={"max_seq_len": LENGTH + 1}
+                module_class=module(args.deep), model_config={"max_seq_len": LENGTH + 1}
             )
         )
         .training(
@@ -127,7 +127,7 @@ def main() -> None:
     algorithm = config.build_algo()
     if args.show:
         print(algorithm.get_module(), file=sys.stderr)
-    watch = Stopwatch(args.seconds)
+    watch = Stopwatch(args.seconds, args.deep)
     batches = sampled = 0
     while not watch.tell(batches * STEPS, batches * REUSE):
         result = algorithm.train()

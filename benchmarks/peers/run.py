@@ -6,6 +6,8 @@ cores.
     python benchmarks/peers/run.py --only dicerl sb3 --seconds 30 --repeat 1
     python benchmarks/peers/run.py --tune              tries each contender's settings once; later
                                                        runs take its best
+    python benchmarks/peers/run.py --deep              the paper's deep torso instead of the
+                                                       shallow one: results/peers_deep.json
     python benchmarks/peers/run.py --table --figure    prints and draws results/peers.json
 
 The contenders take turns (A B C D A B C D ...), so that a machine that becomes slower hits all
@@ -32,7 +34,8 @@ from learn import RESULTS, ROOT, commit  # noqa: E402
 
 from dicerl.runtime.machine import hardware  # noqa: E402
 
-RESULT, TUNED = RESULTS / "peers.json", RESULTS / "peers_tuned.json"
+RESULT, DEEP = RESULTS / "peers.json", RESULTS / "peers_deep.json"
+TUNED = RESULTS / "peers_tuned.json"
 # name: (as the table names it, script, arguments, settings to try: the first is the default)
 CONTENDERS: dict[str, tuple[str, str, list[str], list[str]]] = {
     "dicerl": (
@@ -74,12 +77,15 @@ MAIN_PACKAGES = (
 )
 WORK = {
     "game": "pong, frame skip 4, 84 x 84 gray, 4 stacked, 18 actions",
-    "torso": "impala_shallow: conv 16 8x8/4, conv 32 4x4/2, dense 256, ReLU",
     "lstm": 256,
     "sequence length": 80,
     "sequences in a batch": 16,
     "each step is trained": 2,
     "environments": 32,
+}
+TORSOS = {
+    False: "impala_shallow: conv 16 8x8/4, conv 32 4x4/2, dense 256, ReLU",
+    True: "impala_deep: sections of 16, 32, 32 with two residual blocks each, dense 256, ReLU",
 }
 
 
@@ -123,7 +129,9 @@ def versions(python: str) -> dict[str, str]:
     }
 
 
-def measure(name: str, python: str, seconds: float, settings: str) -> dict[str, Any]:
+def measure(
+    name: str, python: str, seconds: float, settings: str, deep: bool = False
+) -> dict[str, Any]:
     """One run in a process of its own; its last line is the result. Processes it leaves behind
     are ended.
     """
@@ -135,6 +143,7 @@ def measure(name: str, python: str, seconds: float, settings: str) -> dict[str, 
         str(seconds),
         *arguments,
         *settings.split(),
+        *(["--deep"] if deep else []),
     ]
     environment = (
         os.environ | {"PYTHONPATH": str(ROOT)}
@@ -189,14 +198,14 @@ def tune(names: list[str], pythons: dict[str, str], seconds: float) -> None:
 
 
 def compare(
-    names: list[str], pythons: dict[str, str], seconds: float, repeat: int
+    names: list[str], pythons: dict[str, str], seconds: float, repeat: int, deep: bool
 ) -> dict[str, Any]:
     tuned = json.loads(TUNED.read_text()) if TUNED.exists() else {}
     best = {name: tuned.get(name, {}).get("best", "") for name in names}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(repeat):
         for name in names:
-            result = measure(name, pythons[name], seconds, best[name])
+            result = measure(name, pythons[name], seconds, best[name], deep)
             runs[name].append(result)
             print(
                 f"{turn + 1} of {repeat}, {name}: {result.get('steps_per_s', result)}",
@@ -228,7 +237,7 @@ def compare(
         "date": time.strftime("%Y-%m-%d"),
         "hardware": hardware(),
         "seconds": seconds,
-        "work": WORK,
+        "work": WORK | {"torso": TORSOS[deep]},
         "contenders": contenders,
     }
 
@@ -262,7 +271,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def figure(result: dict[str, Any]) -> Path:
+def figure(result: dict[str, Any], path: Path) -> Path:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -287,7 +296,6 @@ def figure(result: dict[str, Any]) -> Path:
     axis.margins(x=0.12)
     axis.spines[["top", "right"]].set_visible(False)
     fig.tight_layout()
-    path = RESULTS / "peers.png"
     fig.savefig(path, dpi=110)
     return path
 
@@ -311,7 +319,12 @@ def main() -> None:
     parser.add_argument(
         "--venvs", type=Path, default=HERE / ".venvs", help="where the peers are installed"
     )
-    parser.add_argument("--out", type=Path, default=RESULT, help="the results file")
+    parser.add_argument("--deep", action="store_true", help="the paper's deep torso")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the results file (default: results/peers.json, or peers_deep.json)",
+    )
     parser.add_argument(
         "--tune", action="store_true", help="try the settings of each contender once, and stop"
     )
@@ -319,9 +332,10 @@ def main() -> None:
         "--table", action="store_true", help="measure nothing; print what the results file holds"
     )
     parser.add_argument(
-        "--figure", action="store_true", help="draw benchmarks/results/peers.png (needs matplotlib)"
+        "--figure", action="store_true", help="draw it beside the results file (needs matplotlib)"
     )
     args = parser.parse_args()
+    args.out = args.out or (DEEP if args.deep else RESULT)
     if not args.table:
         # so that a run in progress is ended too
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -331,13 +345,12 @@ def main() -> None:
         pythons = {name: python_of(CONTENDERS[name][1], args.venvs.resolve()) for name in args.only}
         if args.tune:
             return tune(args.only, pythons, args.seconds)
-        args.out.write_text(
-            json.dumps(compare(args.only, pythons, args.seconds, args.repeat), indent=1) + "\n"
-        )
+        found = compare(args.only, pythons, args.seconds, args.repeat, args.deep)
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
     result = json.loads(args.out.read_text())
     print(table(result))
     if args.figure:
-        print(figure(result))
+        print(figure(result, args.out.with_suffix(".png")))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def main() -> None:
 
     assert CHANNELS == ((16, 8, 4), (32, 4, 2)), "convnet_impala is this torso"
     register_env("pong", game)
-    watch = Stopwatch(args.seconds)
+    watch = Stopwatch(args.seconds, args.deep)
 
     class Clock(AlgoObserver):
         def on_training_step(self, runner: object, training_iteration_since_resume: int) -> None:
@@ -80,7 +80,7 @@ def main() -> None:
             "rnn_type": "lstm",
             "rnn_size": LSTM,
             "nonlinearity": "relu",
-            "encoder_conv_architecture": "convnet_impala",
+            "encoder_conv_architecture": "resnet_impala" if args.deep else "convnet_impala",
             "encoder_conv_mlp_layers": HIDDEN,
             "actor_critic_share_weights": True,
             "obs_scale": 255.0,

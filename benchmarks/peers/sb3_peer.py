@@ -40,12 +40,12 @@ def main() -> None:
     class Torso(BaseFeaturesExtractor):
         def __init__(self, space: Any) -> None:
             super().__init__(space, features_dim=256)
-            self.net = torso()
+            self.net = torso(args.deep)
 
         def forward(self, observation: torch.Tensor) -> torch.Tensor:
             return self.net(observation)
 
-    watch = Stopwatch(args.seconds)
+    watch = Stopwatch(args.seconds, args.deep)
 
     class Clock(BaseCallback):
         def _on_rollout_start(self) -> None:  # right after the updates of the last rollout

@@ -18,7 +18,9 @@ REUSE = 2  # times each step is trained
 STEPS = LENGTH * BATCH  # of an update
 CHANNELS = ((16, 8, 4), (32, 4, 2))  # impala_shallow: (filters, kernel, stride), then a dense layer
 HIDDEN = LSTM = 256
+SECTIONS = (16, 32, 32)  # impala_deep: filters of each section with two residual blocks
 WARM = 10  # updates before the clock starts
+WARM_DEEP = 4  # they take seconds each
 
 
 def make_game(*_: Any, **__: Any) -> Any:
@@ -41,12 +43,34 @@ def make_game(*_: Any, **__: Any) -> Any:
     return gym.wrappers.FrameStack(env, 4)
 
 
-def torso() -> Any:
-    """impala_shallow over [N, 4, 84, 84] values in 0..1, for the peers that take a module."""
+def torso(deep: bool) -> Any:
+    """impala_shallow or impala_deep over [N, 4, 84, 84] values in 0..1, for the peers that take a
+    module.
+    """
     from torch import nn
 
-    layers, channels, side = [], 4, 84
-    for filters, kernel, stride in CHANNELS:
+    class Residual(nn.Module):
+        def __init__(self, filters: int) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.ReLU(),
+                nn.Conv2d(filters, filters, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(filters, filters, 3, padding=1),
+            )
+
+        def forward(self, x: Any) -> Any:
+            return x + self.layers(x)
+
+    layers: list[Any] = []
+    channels, side = 4, 84
+    if deep:
+        for filters in SECTIONS:
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
+            layers += [Residual(filters), Residual(filters)]
+            channels, side = filters, (side + 1) // 2
+        layers += [nn.ReLU()]
+    for filters, kernel, stride in () if deep else CHANNELS:
         layers += [nn.Conv2d(channels, filters, kernel, stride), nn.ReLU()]
         channels, side = filters, (side - kernel) // stride + 1
     return nn.Sequential(
@@ -81,8 +105,8 @@ def cpu_seconds() -> float:
 class Stopwatch:
     """Agent steps over a stretch that begins after the first updates and ends with an update."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, deep: bool) -> None:
+        self._seconds, self._warm = seconds, WARM_DEEP if deep else WARM
         self._updates = 0
         self._start: tuple[float, float, int, int] | None = None
         self.result: dict[str, float] = {}
@@ -95,7 +119,7 @@ class Stopwatch:
             return bool(self.result)
         self._updates = updates
         if self._start is None:
-            if updates >= WARM:
+            if updates >= self._warm:
                 self._start = (time.perf_counter(), cpu_seconds(), steps, updates)
             return False
         elapsed = time.perf_counter() - self._start[0]
@@ -118,11 +142,12 @@ class Stopwatch:
 
 
 def arguments(description: str, **settings: int) -> argparse.Namespace:
-    """--seconds, and one option for each setting worth trying."""
+    """--seconds, --deep, and one option for each setting worth trying."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="to measure, after the first updates"
     )
+    parser.add_argument("--deep", action="store_true", help="the paper's deep torso")
     parser.add_argument("--show", action="store_true", help="print the network to standard error")
     for name, value in settings.items():
         parser.add_argument(
