@@ -53,11 +53,17 @@ def test_the_first_episode_of_each_environment_counts_once():
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"network__last_action_reward": True}, {"behaviour__scale": "normalised"}]
+    "changes",
+    [
+        {},
+        {"network__last_action_reward": True},
+        {"behaviour__scale": "normalised"},
+        {"network__lstm": 8, "sequence__burn_in": 2},
+    ],
 )
 def test_a_watcher_sees_what_the_network_says(changes):
     """Played again one environment at a time, from the observations: V, pi_tau and the greedy
-    action.
+    action, also once half of the episodes have ended and the network is asked for the rest alone.
     """
     config = dicerl.preset("debug", env__id="CartPole-v1", env__reward_shape="none", **changes)
     spec = env_spec(config)
@@ -67,12 +73,26 @@ def test_a_watcher_sees_what_the_network_says(changes):
     network.advantage_scale.fill_(0.25)
     scale = 0.25 if config.behaviour.scale == "normalised" else 1.0
     inv, greedy = np.array([0.0, 2.0, 40.0, 0.0], np.float32), np.array([False, False, False, True])
-    env, steps = make_vector_env(config, 4), []
+    env, steps, asked, ask = make_vector_env(config, 4), [], [], model.step
+
+    def counted(observation, *more):
+        asked.append(len(observation))
+        return ask(observation, *more)
+
+    model.step = counted
     returns, ended = play(
-        model, env, inv[:, None], greedy, np.random.default_rng(1), 12, steps.append
+        model,
+        env,
+        inv[:, None],
+        greedy,
+        np.random.default_rng(1),
+        500,
+        lambda step: steps.append(step._replace(alive=step.alive.copy())),
     )
-    assert not ended.all()
-    assert len(steps) == 12
+    assert ended.all()
+    left = [4, *(int(step.alive.sum()) for step in steps[:-1])]  # before each step
+    assert all(m <= n < 2 * m for m, n in zip(left, asked, strict=True))
+    assert min(asked) < 4
     for i, seed in enumerate(env.seeds(int(np.random.default_rng(1).integers(2**31)))):
         one = gymnasium.make("CartPole-v1")
         observation, _ = one.reset(seed=seed)

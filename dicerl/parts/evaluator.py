@@ -88,7 +88,7 @@ class Step(NamedTuple):
     action: np.ndarray  # [N]
     reward: np.ndarray  # [N], raw
     returns: np.ndarray  # [N], so far, including this reward; final once the episode has ended
-    alive: np.ndarray  # [N], bool: not ended yet
+    alive: np.ndarray  # [N], bool: not ended yet; what had ended before may have V and pi of 0
 
 
 @torch.inference_mode()
@@ -105,7 +105,8 @@ def play(
     [N], whether each ended [N]).
 
     Environment i acts with ``behaviour[i]`` [numbers], or greedily where ``greedy[i]``. ``watch``
-    is called after each step.
+    is called after each step. One endless episode (a ball that is never lost) must not cost as much
+    as all together: whenever half have ended, the network is asked only for the others.
     """
     n = env.num_envs
     require_same(env.spec, model.spec)
@@ -114,17 +115,32 @@ def play(
     state = model.initial_state(n)
     last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
     total, alive = np.zeros(n), np.ones(n, np.bool_)
+    asked = np.arange(n)  # [M], the environments the network acts in
     for number in range(max_steps):
         require_finite(env.spec, "observed value", observation)
         mask = mask_of(env, model.spec)
-        step = model.step(observation, state, last_action, last_reward, behaviour, mask)
+        if 2 * alive.sum() <= len(asked):
+            state = state[:, torch.from_numpy(alive[asked]).to(state.device)]
+            asked = asked[alive[asked]]
+        step = model.step(
+            observation[asked],
+            state,
+            last_action[asked],
+            last_reward[asked],
+            behaviour[asked],
+            None if mask is None else mask[asked],
+        )
         state = step.state
-        action = np.where(greedy, step.greedy(), sample(step.log_pi, rng))
+        # the others' environments go on, too: any action they allow
+        action = np.zeros(n, np.int64) if mask is None else mask.argmax(-1)
+        action[asked] = np.where(greedy[asked], step.greedy(), sample(step.log_pi, rng))
         observation, reward, terminated, truncated = env.step(action)
         require_finite(env.spec, "reward", reward)
         total += np.where(alive, reward, 0.0)
         alive &= ~(terminated | truncated)
-        watch(Step(number, step.value(), step.log_pi, action, reward, total, alive))
+        value, log_pi = np.zeros(n, np.float32), np.zeros((n, step.log_pi.shape[1]), np.float32)
+        value[asked], log_pi[asked] = step.value(), step.log_pi
+        watch(Step(number, value, log_pi, action, reward, total, alive))
         last_action, last_reward = action, reward
         if not alive.any():
             break
