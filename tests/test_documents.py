@@ -8,6 +8,7 @@ import importlib.metadata
 import re
 import shutil
 import subprocess
+import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -264,3 +265,19 @@ def test_the_hashed_set_is_the_tested_set(monkeypatch):
     assert hashed.items() >= pinned.items()
     assert hashed.keys() - pinned.keys() == {"setuptools"}
     assert "://" not in (ROOT / "requirements-tested.txt").read_text()
+
+
+def test_every_pinned_package_takes_the_oldest_python_we_promise():
+    """pip 23.0 with Python 3.11.2 (Debian 12) never ended over one pin that wanted 3.11.5."""
+    from packaging.specifiers import SpecifierSet
+
+    promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest, compared = promised.removeprefix(">="), 0
+    for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]:
+        name, version = line.split("==")
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            package = importlib.metadata.metadata(name)
+            if package["Version"].split("+")[0] == version:
+                assert SpecifierSet(package["Requires-Python"] or "").contains(oldest), line
+                compared += 1
+    assert compared > 30
