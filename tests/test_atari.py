@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dicerl.config import EnvConfig
-from dicerl.envs.atari import ATARI_57, AtariEnv, game_name
+from dicerl.envs import atari as atari_module
+from dicerl.envs.atari import ATARI_57, AtariApart, AtariEnv, game_name
 from dicerl.errors import DicerlError
 from probe import zeros
 
@@ -145,3 +146,45 @@ def test_no_life_is_an_episode():
     ends = sum(env.step(rng.integers(18, size=2))[2].sum() for _ in range(60))
     env.close()
     assert ends == 0
+
+
+# each game by itself; groups of 3 and 2
+@pytest.mark.parametrize(("most", "num_threads"), [(64, 0), (2, 1)])
+def test_games_apart_are_the_same_games_and_those_that_rest_stand_still(
+    monkeypatch, num_threads, most
+):
+    monkeypatch.setattr(atari_module, "MOST_APART", most)
+    config, rng = EnvConfig(noop_max=30, sticky_actions=0.25, max_episode_frames=120), np.random
+    together = AtariEnv("breakout", config, 5)
+    apart = AtariApart("breakout", config, 5, num_threads)
+    assert apart.spec == together.spec
+    for seed in (7, 2**31 - 3):  # the second: once more, and where seeds come round
+        ended, resting = np.zeros(5, bool), np.zeros(5, bool)
+        np.testing.assert_array_equal(apart.reset(seed), together.reset(seed))
+        for number in range(40):
+            actions = rng.default_rng([seed, number]).integers(4, size=5)
+            expected, found = together.step(actions), apart.step(actions)
+            for a, b in zip(expected, found, strict=True):
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(b[~resting], a[~resting])
+                assert not b[resting].any()
+            ended |= expected[2] | expected[3]
+            if number == 10:
+                ended[[0, 1, 2, 4]] = True  # as if: 3 plays on, in groups with 4
+            apart.rest(ended)
+            resting = ended if most == 64 else np.repeat([ended[:3].all(), ended[3:].all()], [3, 2])
+        assert ended.all()  # cut after 120 frames
+    apart.close()
+    together.close()
+
+
+def test_one_who_still_plays_is_not_kept_waiting_by_those_who_rest():
+    apart = AtariApart("pong", EnvConfig(noop_max=0), 3, 1)
+    apart.reset(0)
+    frames = [int(env._info["episode_frame_number"][0]) for _, env in apart._groups]
+    apart.rest(np.array([True, False, True]))
+    for _ in range(5):
+        apart.step(np.zeros(3, np.int64))
+    now = [int(env._info["episode_frame_number"][0]) for _, env in apart._groups]
+    assert (np.array(now) - frames).tolist() == [0, 20, 0]
+    apart.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dicerl.config import Config
-from dicerl.envs.atari import AtariEnv, game_name, games
+from dicerl.envs.atari import AtariApart, AtariEnv, game_name, games
 from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym, names_of_actions
 from dicerl.envs.gym import GymEnv, maker
@@ -26,6 +26,7 @@ __all__ = [
     "action_names",
     "callable_id",
     "env_spec",
+    "make_evaluation_env",
     "make_filmed_env",
     "make_vector_env",
     "mask_of",
@@ -47,6 +48,14 @@ def make_vector_env(
     for Atari; 0 leaves it to ale-py.
     """
     env: VectorEnv = _make(AtariEnv, GymEnv, config, num_envs, make_env, num_threads)
+    return env
+
+
+def make_evaluation_env(
+    config: Config, num_envs: int, make_env: MakeEnv | None = None, num_threads: int = 0
+) -> VectorEnv:
+    """Make the same environments, for one episode of each."""
+    env: VectorEnv = _make(AtariApart, GymEnv, config, num_envs, make_env, num_threads)
     return env
 
 

@@ -28,6 +28,7 @@ _GAMES = """
     wizard_of_wor yars_revenge zaxxon
 """
 ATARI_57 = tuple(_GAMES.split())
+MOST_APART = 16  # groups of emulators: to hand over to the thread of one costs 0.1 ms
 
 
 def game_name(env_id: str) -> str | None:
@@ -48,6 +49,11 @@ def games() -> dict[str, str]:
     ids = [name for name in gymnasium.registry if name.startswith("ALE/")]
     found = {find_game(name, roms.get_all_rom_ids()): name for name in ids}
     return {game: found[game] for game in sorted(filter(None, found))}
+
+
+def first_seed(seed: int, num_envs: int) -> int:
+    """The seed of environment 0. ale-py seeds environment i with that + i and keeps 32 bits."""
+    return int(seed % (2**31 - num_envs))
 
 
 class AtariEnv:
@@ -84,18 +90,19 @@ class AtariEnv:
         )
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        """As ``VectorEnv``; environment i is seeded with ``first_seed(seed)`` + i."""
+        """As ``VectorEnv``; environment i is seeded with ``first_seed`` + i."""
         observation, self._info = self._env.reset(
-            seed=None if seed is None else self.first_seed(seed)
+            seed=None if seed is None else first_seed(seed, self.num_envs)
         )
         return np.asarray(observation)
 
-    def first_seed(self, seed: int) -> int:
-        """The seed of environment 0. ale-py seeds environment i with that + i and keeps 32 bits."""
-        return int(seed % (2**31 - self.num_envs))
-
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As ``VectorEnv``; actions that the game does not have are refused."""
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        """The first half of a step: the emulators start."""
         # ale-py hangs on an action it does not know.
         if (
             actions.shape != (self.num_envs,)
@@ -106,9 +113,58 @@ class AtariEnv:
                 f"{self.spec.name} takes {self.num_envs} actions from 0 to"
                 f" {self.spec.num_actions - 1}; got {actions}"
             )
-        observation, reward, terminated, truncated, self._info = self._env.step(actions)
+        self._env.send(actions)
+
+    def receive(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The second half: wait for them."""
+        observation, reward, terminated, truncated, self._info = self._env.recv()
         return observation, reward.astype(np.float32), terminated, truncated
 
     def close(self) -> None:
         """Close the emulators."""
         self._env.close()
+
+
+class AtariApart:
+    """The same N games for an evaluation, which plays one episode of each: those that have ended
+    can rest, while ``AtariEnv`` steps all or none. One that never ends (a ball that is not fired
+    lasts 27,000 steps) then costs a single game's time, or that of a few where N is large.
+    """
+
+    def __init__(self, game: str, config: EnvConfig, num_envs: int, num_threads: int = 0) -> None:
+        size = -(-num_envs // MOST_APART)
+        parts = [slice(i, min(i + size, num_envs)) for i in range(0, num_envs, size)]
+        self._groups = [(p, AtariEnv(game, config, p.stop - p.start, 1)) for p in parts]
+        self.num_envs, self.spec = num_envs, self._groups[0][1].spec
+        self._one_by_one = num_threads == 1  # else as many at a time as there are cores
+        self._awake = self._groups
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """As ``AtariEnv``, with the same seeds; none rests any more."""
+        self._awake = self._groups
+        first = None if seed is None else first_seed(seed, self.num_envs)
+        return np.concatenate(
+            [env.reset(None if first is None else first + p.start) for p, env in self._groups]
+        )
+
+    def rest(self, ended: np.ndarray) -> None:
+        """Step the ``ended`` games [N] no more until ``reset``; they observe and gain 0 then."""
+        self._awake = [(p, env) for p, env in self._groups if not ended[p].all()]
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As ``AtariEnv``."""
+        n = self.num_envs
+        observation = np.zeros((n, *self.spec.observation_shape), self.spec.observation_dtype)
+        reward = np.zeros(n, np.float32)
+        terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        for together in [[one] for one in self._awake] if self._one_by_one else [self._awake]:
+            for p, env in together:
+                env.send(actions[p])
+            for p, env in together:
+                observation[p], reward[p], terminated[p], truncated[p] = env.receive()
+        return observation, reward, terminated, truncated
+
+    def close(self) -> None:
+        """Close the emulators."""
+        for _, env in self._groups:
+            env.close()

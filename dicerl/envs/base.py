@@ -64,6 +64,9 @@ class VectorEnv(Protocol):
 
     One whose spec is ``masked`` also has ``mask`` [N, A], bool: the actions allowed at the present
     observations, at least one of each environment.
+
+    One may have ``rest(ended)``, which is told the environments [N] that need no more steps until
+    the next ``reset``; what they return means nothing then.
     """
 
     spec: EnvSpec

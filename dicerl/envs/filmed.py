@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from dicerl.config import EnvConfig
-from dicerl.envs.atari import AtariEnv
+from dicerl.envs.atari import AtariEnv, first_seed
 from dicerl.envs.base import EnvSpec, VectorEnv
 from dicerl.envs.gym import GymEnv
 from dicerl.errors import DicerlError, shortened, told
@@ -73,7 +73,7 @@ class FilmedAtari(AtariEnv):
             raise ValueError("a filmed game needs a seed: the second emulator starts from it")
         observation = super().reset(seed)
         self.start = {
-            "seed": self.first_seed(seed),
+            "seed": first_seed(seed, self.num_envs),
             "noops": int(self._info["episode_frame_number"][0]),
         }
         self._ale.setInt("random_seed", self.start["seed"])

@@ -75,7 +75,7 @@ def evaluate(
     from dicerl.api import load_agent
     from dicerl.config import seeding
     from dicerl.core.family import NUMBERS
-    from dicerl.envs import make_filmed_env, make_vector_env
+    from dicerl.envs import make_evaluation_env, make_filmed_env
     from dicerl.envs.patience import CLOSING, STARTING, Patience
     from dicerl.parts.evaluator import Step, by_name, play, summarise
     from dicerl.records.files import is_inside
@@ -105,7 +105,7 @@ def evaluate(
         watchers = []
         if video is None:
             with patience.within(bound, "being made"):
-                env = make_vector_env(config, episodes, make_env)
+                env = make_evaluation_env(config, episodes, make_env)
         else:
             from dicerl.evaluate.video import Film
 

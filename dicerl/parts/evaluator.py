@@ -14,7 +14,14 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Region
 from dicerl.config import Config
 from dicerl.core.family import NUMBERS
-from dicerl.envs import MakeEnv, VectorEnv, make_vector_env, mask_of, require_finite, require_same
+from dicerl.envs import (
+    MakeEnv,
+    VectorEnv,
+    make_evaluation_env,
+    mask_of,
+    require_finite,
+    require_same,
+)
 from dicerl.records.vocabulary import EVALUATED, GREEDY
 
 
@@ -105,8 +112,9 @@ def play(
     [N], whether each ended [N]).
 
     Environment i acts with ``behaviour[i]`` [numbers], or greedily where ``greedy[i]``. ``watch``
-    is called after each step. One endless episode (a ball that is never lost) must not cost as much
-    as all together: whenever half have ended, the network is asked only for the others.
+    is called after each step. One long episode must not cost as much as all together: what has
+    ended rests, where the environment can (``VectorEnv``), and whenever half have ended the network
+    is asked only for the others.
     """
     n = env.num_envs
     require_same(env.spec, model.spec)
@@ -116,6 +124,7 @@ def play(
     last_action, last_reward = np.full(n, -1, np.int64), np.zeros(n, np.float32)
     total, alive = np.zeros(n), np.ones(n, np.bool_)
     asked = np.arange(n)  # [M], the environments the network acts in
+    rest: Callable[[np.ndarray], None] | None = getattr(env, "rest", None)
     for number in range(max_steps):
         require_finite(env.spec, "observed value", observation)
         mask = mask_of(env, model.spec)
@@ -131,13 +140,15 @@ def play(
             None if mask is None else mask[asked],
         )
         state = step.state
-        # the others' environments go on, too: any action they allow
+        # the others' environments may go on, too: any action they allow
         action = np.zeros(n, np.int64) if mask is None else mask.argmax(-1)
         action[asked] = np.where(greedy[asked], step.greedy(), sample(step.log_pi, rng))
         observation, reward, terminated, truncated = env.step(action)
         require_finite(env.spec, "reward", reward)
         total += np.where(alive, reward, 0.0)
         alive &= ~(terminated | truncated)
+        if rest is not None:
+            rest(~alive)
         value, log_pi = np.zeros(n, np.float32), np.zeros((n, step.log_pi.shape[1]), np.float32)
         value[asked], log_pi[asked] = step.value(), step.log_pi
         watch(Step(number, value, log_pi, action, reward, total, alive))
@@ -155,7 +166,9 @@ class Evaluator:
     ) -> None:
         self.config, self.model = model.config, model
         self.episodes = self.config.evaluation.episodes
-        self.env: VectorEnv = make_vector_env(self.config, 2 * self.episodes, make_env, env_threads)
+        self.env: VectorEnv = make_evaluation_env(
+            self.config, 2 * self.episodes, make_env, env_threads
+        )
 
     def evaluate(
         self, region: Region, seed: np.random.SeedSequence, beat: Callable[[], None] = lambda: None
