@@ -1,13 +1,17 @@
 """The reward the learner sees, and the unit it is measured in."""
 
+import json
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dicerl
 import probe
 from dicerl.core.reward import shape_reward, window_returns
 
@@ -81,6 +85,51 @@ def test_rewards_of_another_scale_are_learned_alike(scale):
     fixed = [in_units(s, updates=4, **{"env.reward_unit": "fixed"})[0] for s in (1.0, scale)]
     vectors = [learner.weights.vector for learner in fixed]
     assert not torch.allclose(*vectors, rtol=0, atol=1e-5)
+
+
+def test_a_whole_run_is_the_same_at_any_scale(tmp_path):
+    """Vote, learner and best region of `classic`, bit for bit: times a power of 2 only the returns
+    and the unit differ.
+    """
+
+    def run(scale):
+        def make():
+            return gymnasium.wrappers.TransformReward(
+                gymnasium.make("CartPole-v1"), lambda reward: scale * float(reward)
+            )
+
+        config = dicerl.preset(
+            "classic",
+            frames=6_000,
+            seed=3,
+            run_dir=str(tmp_path / str(scale)),
+            tensorboard=False,
+            evaluation__every=3_000,
+            runtime__learner_threads=1,
+        )
+        return dicerl.train(config, make, quiet=True)
+
+    def told(run, kind, *names):
+        rows = map(json.loads, (run.directory / "metrics.jsonl").read_text().splitlines())
+        return [[row[name] for name in names] for row in rows if row["kind"] == kind]
+
+    runs = {scale: run(scale) for scale in (1.0, 2.0**-7)}
+    plain, scaled = runs.values()
+    episode = ("agent_steps", "length", "inv_temperature")
+    assert told(scaled, "episode", *episode) == told(plain, "episode", *episode)
+    assert len({row[2] for row in told(plain, "episode", *episode)}) > 100
+    for kind, name in (("episode", "return"), ("evaluation", "mean_return")):
+        returns = [told(run, kind, name) for run in runs.values()]
+        # a line holds six digits
+        assert np.array(returns[1]) / 2.0**-7 == pytest.approx(np.array(returns[0]), rel=1e-4)
+    weights = [
+        dicerl.load_agent(run, CartPoleEnv).model.network.state_dict() for run in runs.values()
+    ]
+    for name, a in weights[0].items():
+        if name == "return_size":
+            assert weights[1][name][0] == a[0] * 2.0**-14
+        else:
+            torch.testing.assert_close(weights[1][name], a, rtol=0, atol=0)
 
 
 def test_the_size_of_returns_is_a_running_mean_square():
