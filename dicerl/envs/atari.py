@@ -127,8 +127,8 @@ class AtariEnv:
 
 class AtariApart:
     """The same N games for an evaluation, which plays one episode of each: those that have ended
-    can rest, while ``AtariEnv`` steps all or none. One that never ends (a ball that is not fired
-    lasts 27,000 steps) then costs a single game's time, or that of a few where N is large.
+    can rest, while ``AtariEnv`` steps all or none. One that goes on until it is cut (breakout's
+    ball may come back for ever to a paddle at rest) then costs its own time, not that of all.
     """
 
     def __init__(self, game: str, config: EnvConfig, num_envs: int, num_threads: int = 0) -> None:
