@@ -78,6 +78,13 @@ class Parser(argparse.ArgumentParser):
         """End with ``message`` as one line, instead of argparse's usage text."""
         fail(message)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As later argparse does by itself (that of Python 3.11.2, Debian 12's, not yet): help
+        whose reader has left is no error.
+        """
+        with contextlib.suppress(AttributeError, OSError):
+            super()._print_message(message, file)
+
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with code 2."""
