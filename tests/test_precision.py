@@ -82,7 +82,7 @@ def test_what_acts_in_bfloat16_is_what_is_trained(lstm, inv_temperature):
     actor = probe.actor_of(
         config,
         None,
-        4,
+        16,
         send_sequences=lambda w: windows.append({name: x.copy() for name, x in w.items()}),
     )
     # 1/tau in units of A's deviation: greedy but for near ties
