@@ -79,6 +79,10 @@ def test_a_watcher_sees_what_the_network_says(changes):
         asked.append(len(observation))
         return ask(observation, *more)
 
+    _, ended = play(model, env, inv[:, None], greedy, np.random.default_rng(1), 12, steps.append)
+    assert not ended.all()
+    assert len(steps) == 12  # cut; the whole episodes now
+    steps.clear()
     model.step = counted
     returns, ended = play(
         model,
