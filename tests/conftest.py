@@ -1,5 +1,6 @@
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import dicerl
 from dicerl import cli
 from dicerl.records import checkpoint
+from dicerl.runtime import forkserver, processes
 
 # so that a failing assertion in a helper shows its values, too
 pytest.register_assert_rewrite("books", "faults", "probe", "recorded", "runs", "serial_runs")
@@ -55,6 +57,53 @@ SLOWEST = (
 def pytest_collection_modifyitems(items):
     order = {f"test_{name}": place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # stable
+
+
+class Lent:
+    """A ForkServer that goes on after the run it is lent to."""
+
+    def __init__(self, server):
+        self._server, self.start = server, server.start
+
+    @property
+    def closed(self):
+        return self._server.closed
+
+    @property
+    def pid(self):
+        return self._server.pid
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lent_fork_server():
+    """Runs of the main thread, with which a server ends, borrow one fork server: one of their own
+    would import torch anew, two seconds of a core for each. One that was lost is not replaced.
+    """
+    servers, make = [], processes._fork_server
+
+    def lend(patient=True):
+        if not forkserver.available() or threading.current_thread() is not threading.main_thread():
+            return make(patient)
+        if not servers:
+            servers.append(make())
+        return make(patient) if servers[0] is None or servers[0].closed else Lent(servers[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_fork_server", lend)
+        yield make
+    for server in servers:
+        if server is not None:
+            server.close()
+
+
+@pytest.fixture(autouse=True)
+def own_fork_server(request, lent_fork_server, monkeypatch):
+    """For tests of the server of a run itself."""
+    if request.node.get_closest_marker("own_fork_server"):
+        monkeypatch.setattr(processes, "_fork_server", lent_fork_server)
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dicerl.runtime import forkserver, processes
+from dicerl.runtime import forkserver
 from dicerl.runtime.forkserver import ForkServer
 
-pytestmark = pytest.mark.skipif(not forkserver.available(), reason="only Linux can do it")
+pytestmark = [
+    pytest.mark.skipif(not forkserver.available(), reason="only Linux can do it"),
+    pytest.mark.own_fork_server,
+]
 PATIENCE = 120.0  # seconds: a busy machine starts processes slowly
 
 
@@ -208,6 +211,8 @@ def test_a_server_that_is_lost_costs_no_child(own_server, pipe, monkeypatch, num
 
 def test_signals_to_the_whole_group_do_not_end_the_server():
     """It is started with them blocked."""
+    from dicerl.runtime import processes  # here: the servers of these tests need no torch
+
     server = processes._fork_server()
     assert joined(server.start(says, "first")) == 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

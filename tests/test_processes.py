@@ -191,6 +191,7 @@ def test_a_child_that_was_killed_on_purpose_says_nothing_more(transport):
             os.kill(pid, 0)
 
 
+@pytest.mark.own_fork_server
 def test_a_fork_server_that_was_lost_is_replaced(transport):
     if transport._server is None:
         pytest.skip("there is none")
@@ -204,6 +205,7 @@ def test_a_fork_server_that_was_lost_is_replaced(transport):
         assert time.monotonic() < end
 
 
+@pytest.mark.own_fork_server
 def test_no_fork_server_is_left_where_a_run_cannot_begin(tmp_path, monkeypatch):
     servers = []
     monkeypatch.setattr(
