@@ -120,7 +120,13 @@ BENCHMARKS: dict[str, list[list[str]]] = {
 }
 # More episodes of the finished agents, played by `dicerl evaluate`: to tell the best region from
 # greedy play MinAtar needs many.
-EVALUATED = {"atari": 32, "atari_serial": 32, "minatar": 256}
+EVALUATED = {
+    "atari": 32,
+    "atari_serial": 32,
+    "minatar": 256,
+    "minatar_ablation": 256,
+    "minatar_families": 256,
+}
 
 
 def commit() -> str:
