@@ -49,6 +49,44 @@ def test_gym_env_keeps_the_last_observation_and_resets_on_the_next_step():
     assert kinds == {"terminated", "truncated"}
 
 
+class Counted(Catch):
+    """Catch that counts what is asked of it."""
+
+    asked = 0
+
+    def reset(self, **more):
+        self.asked += 1
+        return super().reset(**more)
+
+    def step(self, action):
+        self.asked += 1
+        return super().step(action)
+
+
+def test_those_that_rest_are_asked_for_nothing_and_the_others_play_the_same_games():
+    resting, all_ = GymEnv(Counted, 3, "catch"), GymEnv(Catch, 3, "catch")
+    for seed in (1, 2):  # once more: a reset wakes all
+        np.testing.assert_array_equal(resting.reset(seed), all_.reset(seed))
+        done = np.zeros(3, bool)
+        for number in range(20):
+            actions = np.random.default_rng([seed, number]).integers(3, size=3)
+            before = [env.asked for env in resting._envs]
+            expected, found = all_.step(actions), resting.step(actions)
+            for a, b in zip(expected, found, strict=True):
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(b[~done], a[~done])
+                assert not b[done].any()
+            asked = [env.asked for env in resting._envs]
+            assert [a - b for a, b in zip(asked, before, strict=True)] == (~done).tolist()
+            if number == 3:
+                done[0] = True  # in mid-episode
+                resting.rest(done)
+            if number == 8:
+                assert expected[2].all()
+                done[1] = True  # at the end of one; the last plays on
+                resting.rest(done)
+
+
 class Echo(gymnasium.Env):
     """Observes the last action; ends after every third step."""
 

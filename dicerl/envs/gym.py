@@ -213,6 +213,7 @@ class GymEnv:
         self.num_envs = num_envs
         self._masks = Masks(self.spec, observations, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
+        self._resting: np.ndarray | None = None  # [N], a part of those that have ended
 
     @property
     def mask(self) -> np.ndarray | None:
@@ -222,7 +223,7 @@ class GymEnv:
     def reset(self, seed: int | None = None) -> np.ndarray:
         """As ``VectorEnv``; an environment that raises is named by its number."""
         seeds = [None] * self.num_envs if seed is None else self.seeds(seed)
-        self._ended[:] = False
+        self._ended[:], self._resting = False, None
         self._masks.begin()
         out = np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
         for i in range(self.num_envs):
@@ -291,6 +292,13 @@ class GymEnv:
         """A seed for each environment, derived from ``seed``."""
         return seeds(seed, self.num_envs)
 
+    def rest(self, ended: np.ndarray) -> None:
+        """Step the ``ended`` environments [N] no more until ``reset``; they observe and gain 0
+        then.
+        """
+        self._resting = ended.copy()
+        self._ended = self._ended | ended
+
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As ``VectorEnv``; an environment that raises is named by its number."""
         n = self.num_envs
@@ -304,7 +312,8 @@ class GymEnv:
                 zip(self._envs, self.spec.environment_actions(actions), strict=True)
             ):
                 if self._ended[i]:
-                    observation[i] = self._first(i)
+                    rests = self._resting is not None and self._resting[i]
+                    observation[i] = 0 if rests else self._first(i)
                 else:
                     next_, gained, ends, cut, info = env.step(action)
                     if not {type(gained), type(ends), type(cut)} <= NUMBERS:
@@ -318,6 +327,8 @@ class GymEnv:
             raise self._raised("step", i, error) from error
         end_copy(self._process)
         self._ended = terminated | truncated
+        if self._resting is not None:
+            self._ended |= self._resting
         return observation, reward, terminated, truncated
 
     def _require_real(self, i: int, **values: Any) -> None:
