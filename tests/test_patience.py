@@ -134,6 +134,30 @@ def test_an_environment_that_changes_the_folder_changes_only_its_own(tmp_path, m
     assert os.getcwd() == str(tmp_path)
 
 
+class Exits(Catch):
+    """Ends the process, after copies of it that end as they like."""
+
+    calls = 0
+
+    def step(self, action):
+        type(self).calls += 1
+        if self.calls > 40:
+            child = os.fork()
+            if child == 0:
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            os._exit(0)
+        return super().step(action)
+
+
+def test_an_environment_that_ends_the_process_is_named_like_one_that_raises(tmp_path):
+    config = debug(tmp_path / "run", "", evaluation__every=0, runtime__kind="serial", frames=5000)
+    said = r"Exits raised in step \(environment \d\): SystemExit: os\._exit\(0\) \(actor 0, step"
+    with pytest.raises(EnvironmentFailed, match=said):
+        dicerl.train(config, Exits, quiet=True)
+    assert os._exit is patience.END
+
+
 @pytest.mark.slow
 def test_a_suspended_process_blames_nobody():
     """It hears the clock once when it goes on."""

@@ -1,6 +1,7 @@
 """A bound on how long an environment may take that shares our own process: to look at it before a
 run, in the runtime serial, and in ``evaluate``. Actors in processes of their own are replaced
-instead. Such an environment also gets a current folder of its own.
+instead. Such an environment also gets a current folder of its own, and cannot end the process
+without a word.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 from dicerl.errors import EnvironmentFailed, printable
 
@@ -18,6 +20,7 @@ STARTING = 120.0  # seconds, at least, to be made and reset for the first time
 CLOSING = 30.0  # seconds to close
 TICKS = 10  # in the shortest time that is bounded, at least
 DEAF = 20  # ticks after the time was up for the first time
+END = os._exit
 
 
 class TimeIsUp(BaseException):
@@ -35,7 +38,8 @@ class Patience:
     traces hears none: somebody is looking at it.
 
     A folder that the environment changes to is the current one only ``within``: paths of the run
-    may be relative.
+    may be relative. There os._exit is sys.exit, of which the run can tell; in a copy of the process
+    that the environment made by a fork it is itself.
     """
 
     def __init__(self, name: str, shortest: float) -> None:
@@ -44,6 +48,7 @@ class Patience:
         self._left: float | None = None  # ticks; None: nothing is waited for
         self._handler = self._ring  # one object, to be recognised
         self._folder = _current()  # the environment's
+        self._process = os.getpid()
 
     def start(self) -> None:
         """Let the clock tick."""
@@ -80,7 +85,7 @@ class Patience:
             line = f"dicerl: {self._reason()}, nor when it was interrupted; the run ends here"
             with contextlib.suppress(OSError):
                 os.write(2, f"{printable(line)}\n".encode(errors="replace"))
-            os._exit(2)
+            END(2)
         if self._left <= 0:
             raise TimeIsUp(self._reason())
 
@@ -94,14 +99,21 @@ class Patience:
         _change(ours, self._folder)
         self._what, self._seconds = what, seconds
         self.again()
+        os._exit = self._exit
         try:
             yield
         except TimeIsUp as error:
             raise EnvironmentFailed(str(error)) from None
         finally:
+            os._exit = END
             self._left = None
             self._folder = _current()
             _change(self._folder, ours)
+
+    def _exit(self, status: int) -> NoReturn:
+        if os.getpid() != self._process:
+            END(status)
+        raise SystemExit(f"os._exit({status})")
 
     def again(self) -> None:
         """The environment has returned."""

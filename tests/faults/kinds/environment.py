@@ -55,6 +55,13 @@ def environment_exits(story: Story) -> Strike:
     return Strike(where, awaits=("actor_replaced", "evaluator_died"), goes_on=True)
 
 
+@kind("environment exits", ("serial",))
+def environment_exits_serial(story: Story) -> Strike:
+    where = story.rng.choice(["step", "reset"])
+    _ask(story, where, "exit")
+    return Strike(where, ends=True)
+
+
 @kind("environment hangs", PARALLEL)
 def environment_hangs(story: Story) -> Strike:
     where = story.rng.choice(["step", "reset"])
