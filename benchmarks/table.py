@@ -95,7 +95,7 @@ def figure(results: dict[str, list[dict[str, Any]]]) -> Path:
     import matplotlib.pyplot as plt
 
     panels: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for name in ("atari", "cartpole", "minatar"):  # all of the present presets
+    for name in ("atari", "cartpole", "minatar", "minatar_ablation"):
         for r in results.get(name, []):
             panels[r["command"].split()[2]].append(r)
     columns = 3
