@@ -42,6 +42,29 @@ def window(width: float) -> Choice:
     return merits
 
 
+def together(*widths: float) -> Choice:
+    """The mean of the merits that several widths give."""
+    return lambda seen: np.asarray(np.mean([window(width)(seen) for width in widths], axis=0))
+
+
+def line(width: float) -> Choice:
+    """A line fitted around each tile instead of a mean, less its standard error."""
+
+    def merits(seen: record.Record) -> Floats:
+        found = np.full(len(TILES), -np.inf)
+        for tile, near in enumerate(kernel(width)):
+            if near @ seen.number < 1:
+                continue
+            x = np.stack([np.ones(len(TILES)), (TILES - tile) / width])  # [2, K]
+            inner = (x * near * seen.number) @ x.T + np.diag([1e-6, 1e-3 * near @ seen.number])
+            height = np.linalg.solve(inner, x * near)[0]  # [K], what each return counts for
+            error = deviation(seen) * math.sqrt(height**2 @ seen.number)
+            found[tile] = height @ seen.sum - error
+        return found
+
+    return merits
+
+
 def adaptive(seen: record.Record) -> Floats:
     """For each tile the widest window whose mean agrees with those of all narrower ones (Lepski),
     less its standard error.
@@ -107,7 +130,11 @@ PROFILES: dict[str, tuple[Callable[[Floats, float], Floats], float]] = {
 # name: (merits, of all episodes what is remembered: 1 / this)
 CHOICES: dict[str, tuple[Choice, int]] = {
     "the record as it is": (record.Record.merits, record.FRACTION),
+    "window of 4 tiles": (window(4.0), record.FRACTION),
     "window of 5 tiles": (window(5.0), record.FRACTION),
+    "windows of 3, 5 and 8 tiles together": (together(3.0, 5.0, 8.0), record.FRACTION),
+    "a line fitted over 5 tiles": (line(5.0), record.FRACTION),
+    "a line fitted over 8 tiles": (line(8.0), record.FRACTION),
     "last quarter": (record.Record.merits, 4),
     "last half": (record.Record.merits, 2),
     "the widest window that agrees with all narrower ones": (adaptive, record.FRACTION),
