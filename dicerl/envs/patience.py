@@ -20,7 +20,7 @@ STARTING = 120.0  # seconds, at least, to be made and reset for the first time
 CLOSING = 30.0  # seconds to close
 TICKS = 10  # in the shortest time that is bounded, at least
 DEAF = 20  # ticks after the time was up for the first time
-END = os._exit
+END = os._exit  # itself: another is in its place while an environment is at work
 
 
 class TimeIsUp(BaseException):
