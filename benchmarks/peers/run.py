@@ -5,7 +5,7 @@ cores.
                                                        writes results/peers.json
     python benchmarks/peers/run.py --only dicerl sb3 --seconds 30 --repeat 1
     python benchmarks/peers/run.py --tune              tries each contender's settings once; later
-                                                       runs take its best
+                                                       runs measure its best beside its defaults
     python benchmarks/peers/run.py --deep              the paper's deep torso instead of the
                                                        shallow one: results/peers_deep.json
     python benchmarks/peers/run.py --table --figure    prints and draws results/peers.json
@@ -175,7 +175,7 @@ def measure(
 
 
 def tune(names: list[str], pythons: dict[str, str], seconds: float) -> None:
-    """Each contender's settings once, in turns; the best is what later runs take."""
+    """Each contender's settings once, in turns; later runs measure the best, too."""
     tuned = json.loads(TUNED.read_text()) if TUNED.exists() else {}
     found: dict[str, dict[str, float]] = {name: {} for name in names}
     for turn in range(max(len(CONTENDERS[name][3]) for name in names)):
@@ -201,28 +201,31 @@ def compare(
     names: list[str], pythons: dict[str, str], seconds: float, repeat: int, deep: bool
 ) -> dict[str, Any]:
     tuned = json.loads(TUNED.read_text()) if TUNED.exists() else {}
-    best = {name: tuned.get(name, {}).get("best", "") for name in names}
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    # (contender, settings): everyone's defaults, and beside them what --tune found to be better
+    entries = [(name, "") for name in names]
+    entries += [(name, best) for name in names if (best := tuned.get(name, {}).get("best"))]
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {entry: [] for entry in entries}
     for turn in range(repeat):
-        for name in names:
-            result = measure(name, pythons[name], seconds, best[name], deep)
-            runs[name].append(result)
+        for name, settings in entries:
+            result = measure(name, pythons[name], seconds, settings, deep)
+            runs[name, settings].append(result)
             print(
-                f"{turn + 1} of {repeat}, {name}: {result.get('steps_per_s', result)}",
+                f"{turn + 1} of {repeat}, {name} {settings}: {result.get('steps_per_s', result)}",
                 file=sys.stderr,
                 flush=True,
             )
     contenders: dict[str, Any] = {}
-    for name in names:
-        good = [r for r in runs[name] if "failed" not in r]
+    for name, settings in entries:
+        good = [r for r in runs[name, settings] if "failed" not in r]
         facts = {key: good[-1][key] for key in ("settings", "differs")} if good else {}
-        contenders[name] = {
-            "name": CONTENDERS[name][0],
+        contenders[f"{name} {settings}".strip()] = {
+            "name": CONTENDERS[name][0] + (", tuned" if settings else ""),
             "versions": versions(pythons[name]),
             **facts,
             "tried": tuned.get(name, {}).get("steps_per_s", {}),
             "runs": [
-                {k: v for k, v in r.items() if k not in ("settings", "differs")} for r in runs[name]
+                {k: v for k, v in r.items() if k not in ("settings", "differs")}
+                for r in runs[name, settings]
             ],
             "steps_per_s": statistics.median(r["steps_per_s"] for r in good) if good else None,
         }
