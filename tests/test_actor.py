@@ -142,6 +142,44 @@ def test_windows_stay_as_they_were_sent_until_the_next_advance(burn_in):
     assert changed >= {"observation", "action", "reward", "log_prob", "stream"}
 
 
+@pytest.mark.parametrize("burn_in", [0, 4, 5, 11])
+def test_a_window_begins_with_what_stood_before_its_first_step(burn_in):
+    """Windows of one step without burn-in have that of every step of the same streams."""
+
+    def windows(burn_in, length):
+        config = preset(
+            "debug",
+            **{
+                "sequence.burn_in": burn_in,
+                "sequence.length": length,
+                "network.last_action_reward": True,
+            },
+        )
+        sent = []
+
+        def send(windows):
+            sent.append({n: windows[n].copy() for n in ("state", "last_action", "last_reward")})
+
+        torch.manual_seed(0)  # the same weights
+        actor = probe.actor_of(config, probe.Small, 3, send_sequences=send)
+        for _ in range(81):
+            actor.act()
+            actor.advance()
+        return sent
+
+    steps = windows(0, 1)
+    nothing = {name: np.zeros_like(array) for name, array in steps[0].items()}
+    nothing["last_action"] -= 1
+    sent = windows(burn_in, 5)
+    assert len(sent) == 16
+    for number, window in enumerate(sent):
+        first = 5 * number - burn_in
+        expected = steps[first] if first >= 0 else nothing
+        for name, array in window.items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=f"{name} of {number}")
+    assert all(steps[40][name].any() for name in nothing)
+
+
 # --- environments that misbehave -----------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,11 +80,6 @@ class Actor:
         self._stacked = env.spec.frame_stack > 1
         self._fields = schema(config, model.spec)
         self._window = allocate(self._fields, window_length(config), env.num_envs)
-        # The values before each step of the window; a window is sent with those before its first.
-        self._before: Arrays = {
-            n: np.stack([self._window[n]] * window_length(config))
-            for n in ("state", "last_action", "last_reward")
-        }
         self._numbers = family.NUMBERS[config.behaviour.family]
         self.times = Times()  # environment and inference; send_sequences may add its own
         self.version = -1
@@ -98,9 +94,8 @@ class Actor:
         """
         n = self.env.num_envs
         self._pull()
-        for array in (*self._window.values(), *self._before.values()):
+        for array in self._window.values():
             array[...] = 0
-        self._before["last_action"][...] = -1
         self._window["stream"][:, 0] = self.incarnation
         self._window["stream"][:, 1] = self._first_env + np.arange(n)
         self._t, self._sent = self._burn_in, False
@@ -115,6 +110,10 @@ class Actor:
         self._ended = np.zeros(n, np.bool_)
         self._last_action = np.full(n, -1, np.int64)
         self._last_reward = np.zeros(n, np.float32)
+        # What stood before the first step of each window not sent yet, the oldest first. The first
+        # windows begin in the padding, before the stream does.
+        padded = -(-self._burn_in // self._length)
+        self._starts = deque(self._start() for _ in range(padded))
         self._return, self._steps = np.zeros(n), np.zeros(n, np.int64)
         self._drawn = list(self._next_behaviours(n)())  # each episode's behaviour
         self._behaviour = np.array([b.values for b in self._drawn], np.float32)  # [N, numbers]
@@ -131,9 +130,8 @@ class Actor:
             self._pull()
         self.count += 1
         t, w = self._t, self._window
-        self._before["state"][t] = self._state.transpose(0, 1).numpy()
-        self._before["last_action"][t] = self._last_action
-        self._before["last_reward"][t] = self._last_reward
+        if t % self._length == 0:  # the first step of a window: they begin with this stride
+            self._starts.append(self._start())
         with self.times("inference"):
             self._behaviour = self.model.present(self._behaviour)
             step = self.model.step(
@@ -158,13 +156,21 @@ class Actor:
         w["version"][t] = self.version
         if t < self._burn_in + self._length:
             return False
-        for name, array in self._before.items():
-            w[name][:] = array[0]
+        for name, start in self._starts.popleft().items():
+            w[name][:] = start
         w["created"][:] = time.time()
         self._fetch()  # at most one request at a time
         self._send_sequences(w)
         self._sent = True
         return True
+
+    def _start(self) -> Arrays:
+        """What a window has of the time before its first step, if that is the next one."""
+        return {
+            "state": self._state.transpose(0, 1).numpy().copy(),
+            "last_action": self._last_action.copy(),
+            "last_reward": self._last_reward.copy(),
+        }
 
     def _begin_next_window(self) -> None:
         """Make the window's last burn_in + 1 steps the first of the next one: its bootstrap step is
@@ -174,7 +180,7 @@ class Actor:
         if self._stacked:
             w["history"][:] = history_at(self._length, w["history"], w["observation"], w["valid"])
         per_step = [array for name, array in self._window.items() if self._fields[name].per_step]
-        for array in (*per_step, *self._before.values()):
+        for array in per_step:
             array[:kept] = array[self._length : self._length + kept]  # NumPy handles an overlap
         self._window["stream"][:, 2] += 1
         self._t, self._sent = self._burn_in, False
