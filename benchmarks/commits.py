@@ -3,6 +3,11 @@ both, and the ratio of every pair; results go to benchmarks/results/commits.json
 
     python benchmarks/commits.py 86ee4bc                      `make train`'s work, six pairs of 10 s
     python benchmarks/commits.py 86ee4bc --work minatar --pairs 7
+    python benchmarks/commits.py 86ee4bc --work deep --updates --seconds 60
+
+`dicerl bench` counts agent steps, which actors take in bursts of a whole window of every
+environment. Where an update takes seconds, count updates instead (--updates): those of
+`dicerl train` in each commit, of equally many steps as long as the presets have not changed.
 
 Both run with the packages installed here, each with its own preset. Nothing else may run meanwhile.
 """
@@ -11,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -42,6 +48,47 @@ def measured(checkout: Path, work: str, runtime: str, seconds: float) -> dict[st
     }
 
 
+WARM_UP = 3  # updates
+
+TRAINS = {
+    "frames": "1000000000",
+    "evaluation.every": "0",
+    "checkpoint.every": "0",
+    "tensorboard": "false",
+    "optimizer.warmup": "1000",
+    "log-every": "1",
+}
+
+
+def trained(checkout: Path, work: str, runtime: str, seconds: float) -> dict[str, float]:
+    """Updates/s of `dicerl train` in ``checkout``, between two of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "dicerl", "train", *WORKS[work], "--runtime", runtime]
+        for name, value in TRAINS.items():
+            command += [f"--{name}", value]
+        command += ["--run-dir", f"{folder}/run", "--quiet"]
+        metrics = Path(folder) / "run" / "metrics.jsonl"
+        run = subprocess.Popen(command, cwd=checkout, stdout=subprocess.DEVNULL)
+        lines: list[dict[str, Any]] = []
+        while not lines or lines[-1]["time"] - lines[0]["time"] < seconds:
+            if run.poll() is not None:
+                sys.exit(f"{checkout}: it ended with {run.returncode}")
+            time.sleep(1.0)
+            if metrics.exists():
+                whole = [line for line in metrics.read_text().splitlines(True) if "\n" in line]
+                read = [json.loads(line) for line in whole]
+                lines = [x for x in read if x["kind"] == "train"][WARM_UP:]
+        run.send_signal(signal.SIGINT)
+        run.wait(120)
+    first, last = lines[0], lines[-1]
+    passed = last["time"] - first["time"]
+    return {
+        "updates_per_s": round((last["updates"] - first["updates"]) / passed, 4),
+        "steps_per_s": round((last["agent_steps"] - first["agent_steps"]) / passed, 1),
+        "policy_lag": round(statistics.fmean(x["policy_lag"] for x in lines), 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -51,7 +98,9 @@ def main() -> None:
     parser.add_argument("--runtime", default="process", help="(default process)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default 10)")
     parser.add_argument("--pairs", type=int, default=6, help="how many (default 6)")
+    parser.add_argument("--updates", action="store_true", help="count updates, not agent steps")
     args = parser.parse_args()
+    measure, rate = (trained, "updates_per_s") if args.updates else (measured, "steps_per_s")
     path = RESULTS / "commits.json"
     results = json.loads(path.read_text()) if path.exists() else []
     pairs: list[dict[str, Any]] = []
@@ -63,18 +112,16 @@ def main() -> None:
             order = {"old": old, "new": ROOT}
             names = list(order) if number % 2 == 0 else list(reversed(order))
             pair: dict[str, Any] = {
-                name: measured(order[name], args.work, args.runtime, args.seconds) for name in names
+                name: measure(order[name], args.work, args.runtime, args.seconds) for name in names
             }
-            pair["ratio"] = round(pair["new"]["steps_per_s"] / pair["old"]["steps_per_s"], 3)
+            pair["ratio"] = round(pair["new"][rate] / pair["old"][rate], 3)
             pairs.append(pair)
             print(pair, file=sys.stderr, flush=True)
-    rates = {
-        name: statistics.median(pair[name]["steps_per_s"] for pair in pairs)
-        for name in ("old", "new")
-    }
+    rates = {name: statistics.median(pair[name][rate] for pair in pairs) for name in ("old", "new")}
     result = {
         "work": args.work,
         "runtime": args.runtime,
+        "counted": rate,
         "old": args.old,
         "new": commit(),
         "ratio_of_medians": round(rates["new"] / rates["old"], 3),
