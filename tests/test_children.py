@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dicerl.envs.patience import EACH
 from dicerl.runtime import children
 from dicerl.runtime.children import ActorChild, EvaluatorChild, LearnerChild, Sent, by_node
 from dicerl.runtime.messages import Batch, Publish
@@ -39,9 +40,11 @@ def test_an_actor_is_started_with_its_present_incarnation():
 
 @pytest.mark.parametrize("stuck", [8.0, 1000.0])
 def test_an_actor_gets_longer_until_its_first_step(stuck):
-    """It imports and builds its environments."""
+    """It imports and builds its environments, which takes longer the more they are."""
     assert ActorChild().patience(stuck) == max(stuck, children.STARTING_SECONDS)
-    assert ActorChild(stepped=True).patience(stuck) == stuck
+    many = ActorChild(num_envs=256).patience(stuck)
+    assert many == max(stuck, children.STARTING_SECONDS) + 256 * EACH
+    assert ActorChild(stepped=True, num_envs=256).patience(stuck) == stuck
 
 
 @pytest.mark.parametrize("child", [LearnerChild(), EvaluatorChild()], ids=lambda child: child.role)

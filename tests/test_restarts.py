@@ -60,6 +60,22 @@ def test_only_what_died_within_the_window_counts_and_every_part_for_itself(clock
     assert restarts.pause("actor 1", "left", limits) == 0.0  # it never died of itself
 
 
+def test_time_in_which_a_part_did_nothing_of_use_does_not_count(clock):
+    """It is taken for dead after longer than the window, each time."""
+    restarts, limits = Restarts(clock), RuntimeConfig(max_restarts=3, restart_window=100.0)
+    for _ in range(10):  # but it had done something before
+        clock.now += 120.0
+        assert restarts.count("actor 0", limits) == 1
+    for count in range(2, 5):
+        clock.now += 120.0
+        assert restarts.count("actor 0", limits, useful=False) == count
+    with pytest.raises(DicerlError, match="replaced 4 times"):
+        restarts.pause("actor 0", "did nothing", limits)
+    clock.now += 120.0
+    assert restarts.of("actor 0", limits) == 0  # of use since then, for all that is known
+    assert restarts.count("actor 0", limits) == 1
+
+
 def test_none_is_allowed_where_max_restarts_is_0(clock):
     with pytest.raises(DicerlError, match="replaced 1 times"):
         die(Restarts(clock), RuntimeConfig(max_restarts=0))

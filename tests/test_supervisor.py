@@ -17,6 +17,7 @@ from dicerl.parts.collector import Collector
 from dicerl.records.checkpoint import best_of, checkpoints_of, read_state
 from dicerl.runtime import children, setup
 from dicerl.runtime.messages import (
+    Alive,
     Answered,
     Batch,
     BatchProgress,
@@ -165,6 +166,49 @@ def test_too_many_lost_actors_end_the_run_with_the_reason(tmp_path):
             lambda role, message: isinstance(message, SlotsWanted),
             **{"runtime.max_restarts": 1, "runtime.num_actors": 1},
         )
+
+
+SLOWLY = {"runtime.max_restarts": 2, "runtime.restart_window": 1.0, "runtime.num_actors": 1}
+
+
+@pytest.mark.parametrize("first", [Alive, Written, BatchProgress])
+def test_a_part_that_is_never_of_use_ends_the_run_however_slowly_it_dies(
+    tmp_path, monkeypatch, first
+):
+    """An actor that dies before its first window, a learner before its first update, each after
+    more than the window.
+    """
+    monkeypatch.setattr(ThreadTransport, "whole", True)
+    deaths = []
+
+    def lose(role, message):
+        if not isinstance(message, first) or role == "evaluator":
+            return False
+        deaths.append(message)
+        time.sleep(1.1)
+        return True
+
+    with pytest.raises(DicerlError, match="replaced 3 times"):
+        run_in_threads(tmp_path, lose, **SLOWLY)
+    assert len(deaths) == 3
+
+
+def test_a_part_that_is_of_use_is_replaced_for_ever_if_it_dies_slowly(tmp_path):
+    wrote, deaths = [], []
+
+    def lose(role, message):
+        if isinstance(message, Written):
+            wrote.append(message)
+        if not wrote or not isinstance(message, SlotsWanted) or len(deaths) == 5:
+            return False
+        wrote.clear()
+        deaths.append(message)
+        time.sleep(1.1)
+        return True
+
+    run, complete, _ = run_in_threads(tmp_path, lose, **SLOWLY)
+    assert complete
+    assert [x["restarts"] for x in lines(run, event="actor_replaced")] == [1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("role", ["learner", "evaluator"])

@@ -373,7 +373,10 @@ class RuntimeConfig:
         range=(0, 1e6),
     )
     restart_window: float = row(
-        300.0, "seconds: what died longer ago does not count for max_restarts", range=(1, 1e9)
+        300.0,
+        "seconds: what died longer ago does not count for max_restarts; those in which the part"
+        " trained or recorded nothing are left out",
+        range=(1, 1e9),
     )
 
 

@@ -17,10 +17,17 @@ from typing import NoReturn
 from dicerl.errors import EnvironmentFailed, printable
 
 STARTING = 120.0  # seconds, at least, to be made and reset for the first time
+# and more for each environment: one of Atari takes 0.2 to 0.5 s of a core, which may be shared
+EACH = 2.0
 CLOSING = 30.0  # seconds to close
 TICKS = 10  # in the shortest time that is bounded, at least
 DEAF = 20  # ticks after the time was up for the first time
 END = os._exit  # itself: another is in its place while an environment is at work
+
+
+def starting(stuck_seconds: float, num_envs: int) -> float:
+    """Seconds in which so many environments are made, or reset for the first time."""
+    return max(STARTING, stuck_seconds) + EACH * num_envs
 
 
 class TimeIsUp(BaseException):

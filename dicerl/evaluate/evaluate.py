@@ -76,7 +76,7 @@ def evaluate(
     from dicerl.config import seeding
     from dicerl.core.family import NUMBERS
     from dicerl.envs import make_evaluation_env, make_filmed_env
-    from dicerl.envs.patience import CLOSING, STARTING, Patience
+    from dicerl.envs.patience import CLOSING, STARTING, Patience, starting
     from dicerl.parts.evaluator import Step, by_name, play, summarise
     from dicerl.records.files import is_inside
     from dicerl.records.progress import Bar
@@ -104,7 +104,7 @@ def evaluate(
         patience = stack.enter_context(Patience(agent.spec.name, stuck))
         watchers = []
         if video is None:
-            with patience.within(bound, "being made"):
+            with patience.within(starting(stuck, episodes), "being made"):
                 env = make_evaluation_env(config, episodes, make_env)
         else:
             from dicerl.evaluate.video import Film
@@ -114,7 +114,7 @@ def evaluate(
                 raise DicerlError(
                     f"{file.parent} is a link out of the run's directory; name a file"
                 )
-            with patience.within(bound, "being made"):
+            with patience.within(starting(stuck, episodes), "being made"):
                 env = filmed = make_filmed_env(config, episodes, make_env)
             drawn = {} if greedy else dict(zip(family, behaviour[0].tolist(), strict=True))
             film = stack.enter_context(

@@ -6,11 +6,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from dicerl.envs import patience
 from dicerl.runtime.base import Handle, Role
 from dicerl.runtime.messages import Batch
 
 PATIENCE = 5.0  # times runtime.stuck_seconds, for learners and the evaluator: updates take a while
-STARTING_SECONDS = 120.0  # at least, for a child that still imports or builds its environments
+STARTING_SECONDS = 120.0  # at least, for a child that still imports or begins
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Child:
     answered: float = 0.0  # when it was last there, where the transport asks for that
     last_words: str = ""  # why it crashed
     rests_until: float | None = None  # when to start it again, after it died
+    useful: bool = True  # its present life: an actor's has a window, a learner's an update
 
     @property
     def name(self) -> str:
@@ -78,7 +80,9 @@ class ActorChild(Child):
         return self.number, self.incarnation, self.first_env, self.num_envs
 
     def patience(self, stuck_seconds: float) -> float:
-        return stuck_seconds if self.stepped else max(stuck_seconds, STARTING_SECONDS)
+        if self.stepped:
+            return stuck_seconds
+        return max(stuck_seconds, STARTING_SECONDS) + patience.EACH * self.num_envs
 
     def owes(self) -> bool:
         return not self.wanted

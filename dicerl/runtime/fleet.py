@@ -77,6 +77,7 @@ class Fleet:
                 actor.wanted, actor.waits_since = count, time.monotonic()
             case Written(slots, learner):
                 self._feeder.written(slots, learner)
+                actor.useful = True
                 actor.lent = [slot for slot in actor.lent if slot not in slots]
             case EpisodesEnded(steps, episodes, wanted):
                 self._stepped(actor, steps)

@@ -1,4 +1,8 @@
-"""How often a part of a run may die: so many times in a window of time, after growing pauses."""
+"""How often a part of a run may die: so many times in a window of time, after growing pauses.
+
+Time in which a part did nothing of use does not count: else one that is taken for dead after a
+third of the window each time, and never begins, would be replaced for ever.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +35,25 @@ class Restarts:
     def of(self, part: str, limits: RuntimeConfig) -> int:
         """How often a part died within the window that ends now."""
         since = self._clock() - limits.restart_window
-        recent = [death for death in self._deaths.get(part, []) if death.time > since]
-        self._deaths[part] = recent
-        return len(recent)
+        return sum(death.time > since for death in self._deaths.get(part, []))
 
-    def count(self, part: str, limits: RuntimeConfig) -> int:
-        """Count a death of a part; return how many there were within the window."""
+    def count(self, part: str, limits: RuntimeConfig, useful: bool = True) -> int:
+        """Count a death of a part, which since the one before had done something ``useful`` or had
+        not; return how many there were within the window.
+        """
         pause, now = 0.0, self._clock()
-        if self.of(part, limits):
-            last = self._deaths[part][-1]
-            if now - (last.time + last.pause) < CALM:
+        deaths = self._deaths.setdefault(part, [])
+        if deaths:
+            last = deaths[-1]
+            lived = now - (last.time + last.pause)
+            if not useful:
+                deaths[:] = [death._replace(time=death.time + now - last.time) for death in deaths]
+            if lived < CALM and self.of(part, limits):
                 pause = min(max(FIRST_PAUSE, 2 * last.pause), LONGEST_PAUSE)
-        self._deaths[part].append(Death(now, pause))
-        return len(self._deaths[part])
+        since = now - limits.restart_window
+        deaths[:] = [death for death in deaths if death.time > since]
+        deaths.append(Death(now, pause))
+        return len(deaths)
 
     def pause(self, part: str, reason: str, limits: RuntimeConfig) -> float:
         """The seconds to wait before a part that died because it ``reason`` is started again: none

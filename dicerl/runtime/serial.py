@@ -19,7 +19,7 @@ import torch
 from dicerl.agent.behaviour import Behaviour
 from dicerl.config import seeding
 from dicerl.envs import VectorEnv, make_vector_env
-from dicerl.envs.patience import CLOSING, STARTING, Patience
+from dicerl.envs.patience import CLOSING, STARTING, Patience, starting
 from dicerl.errors import EnvironmentFailed
 from dicerl.parts import collector
 from dicerl.parts.actor import Actor
@@ -77,12 +77,12 @@ class SerialRuntime:
         self._stuck = config.runtime.stuck_seconds
         self._patience = Patience(spec.name, self._stuck)
         self._patience.start()
-        starting = max(STARTING, self._stuck)
+        bound = starting(self._stuck, config.runtime.num_envs)
         self._env: VectorEnv | None = None
         try:
-            with self._patience.within(starting, "being made"):
+            with self._patience.within(bound, "being made"):
                 self._env = make_vector_env(config, config.runtime.num_envs, context.make_env)
-            with self._patience.within(starting, "reset"):
+            with self._patience.within(bound, "reset"):
                 self._begin(self._env, saved, incarnation)
         except BaseException:
             self.close()
@@ -226,7 +226,8 @@ class SerialRuntime:
         """Evaluate the present parameters; a stop abandons it."""
         c = self.coordinator
         if self._evaluator is None:
-            with self._patience.within(max(STARTING, self._stuck), "being made"):
+            bound = starting(self._stuck, self.config.evaluation.episodes)
+            with self._patience.within(bound, "being made"):
                 self._evaluator = Evaluator(self.learner.model, self._context.make_env)
         version = self.learner.updates
         seed = seeding.stream(self.config.seed, "evaluation", version)

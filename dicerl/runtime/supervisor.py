@@ -177,7 +177,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         child.handle = self._transport.start(child.role, *child.args())
         child.last_seen = child.answered = time.monotonic()
-        child.last_words = ""
+        child.last_words, child.useful = "", child.role == "evaluator"
         self._children[child.handle] = child
         if isinstance(child, ActorChild):
             child.lived = 0
@@ -242,8 +242,10 @@ class Supervisor:
         lost = len(child.lent) if isinstance(child, ActorChild) else 0
         self._end(child, died=True)
         limits = self.config.runtime
-        count = self._restarts.of if place_lost else self._restarts.count
-        restarts = count(child.name, limits)
+        if place_lost:
+            restarts = self._restarts.of(child.name, limits)
+        else:
+            restarts = self._restarts.count(child.name, limits, child.useful)
         match child:
             case ActorChild():
                 self.coordinator.healed(
@@ -302,6 +304,7 @@ class Supervisor:
     def _receive_from_learner(self, learner: LearnerChild, message: Any) -> None:
         match message:
             case BatchProgress():
+                learner.useful = learner.useful or message.trained
                 if self._feeder.progress(learner, message):
                     self._trained(message.diagnostics)
             case Skipped(update, loss, norm, batch):
