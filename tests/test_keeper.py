@@ -97,11 +97,11 @@ def keep(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
-    def run(script, again=lambda: ["again"], **limits):
+    def run(script, again=lambda: ["again"], saved=list, **limits):
         (tmp_path / "dicerl" / "__main__.py").write_text(script)
         said = []
         keeper = Keeper(RuntimeConfig(**limits), said.append)
-        return keeper.run(["first"], again), said
+        return keeper.run(["first"], again, saved), said
 
     return run
 
@@ -152,6 +152,28 @@ def test_not_too_often_and_not_where_there_is_nothing_to_go_on_from(keep):
         keep("1 / 0", max_restarts=1)
     assert keep("1 / 0", again=lambda: None) == (1, [])
     assert keep("import os; os.kill(os.getpid(), 9)", again=lambda: None) == (137, [])
+
+
+@pytest.mark.parametrize("useful", [False, True])
+def test_one_that_saved_nothing_counts_however_long_it_lived(keep, useful):
+    """Each life is as long as the window. Those that left a checkpoint go on until it is done."""
+    script = """
+import os, sys, time
+from pathlib import Path
+with open("lives", "a") as file:
+    file.write(".")
+time.sleep(1.0)
+if len(Path("lives").read_text()) < 5:
+    1 / 0
+"""
+    limits = {"max_restarts": 2, "restart_window": 1.0}
+    if useful:
+        code, said = keep(script, saved=lambda: [os.urandom(8).hex()], **limits)
+        assert code == 0
+        assert said == ["the supervisor ended with exit code 1; started again"] * 4
+    else:
+        with pytest.raises(DicerlError, match="replaced 3 times"):
+            keep(script, **limits)
 
 
 def test_a_process_without_a_keeper(monkeypatch):

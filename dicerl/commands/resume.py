@@ -39,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
         from dicerl.config.resuming import changed
         from dicerl.records.run import Run
 
-        config, _ = changed(Run.open(args.run).config, given)
+        run = Run.open(args.run)
+        config, _ = changed(run.config, given)
         same = [word for word in args.argv if word != KEEP_GOING]
-        return keep_going(args, config.runtime, lambda: same, [])
+        return keep_going(args, config.runtime, run.directory, lambda: same, [])
     from dicerl.api import resume
 
     return finish(resume(args.run, quiet=args.quiet, changes=given, trust=args.trust), args)

@@ -166,7 +166,8 @@ def _train_and_keep_going(config: Config, args: argparse.Namespace) -> int:
         return ["resume", str(directory), *consent, *shown]
 
     try:
-        return keep_going(args, config.runtime, again, [f"--run-dir={path}" for path in made])
+        more = [f"--run-dir={path}" for path in made]
+        return keep_going(args, config.runtime, directory, again, more)
     finally:
         for path in made:
             with contextlib.suppress(OSError):  # unless nothing was written there
@@ -176,12 +177,14 @@ def _train_and_keep_going(config: Config, args: argparse.Namespace) -> int:
 def keep_going(
     args: argparse.Namespace,
     limits: RuntimeConfig,
+    directory: Path,
     again: Callable[[], list[str] | None],
     more: list[str],
 ) -> int:
-    """Run this command, with ``more`` arguments, in a process that is started ``again`` if it dies;
-    return its exit code.
+    """Run this command, whose run is in ``directory``, with ``more`` arguments, in a process that
+    is started ``again`` if it dies; return its exit code.
     """
+    from dicerl.records.checkpoint import checkpoints_of
     from dicerl.runtime.keeper import Keeper
 
     def say(line: str) -> None:
@@ -189,7 +192,11 @@ def keep_going(
             print(printable(line), file=sys.stderr, flush=True)
 
     first = [word for word in args.argv if word != KEEP_GOING] + more
-    return Keeper(limits, say).run(first, again)
+
+    def saved() -> list[str]:
+        return [path.name for path in checkpoints_of(directory)]
+
+    return Keeper(limits, say).run(first, again, saved)
 
 
 def finish(run: Run, args: argparse.Namespace) -> int:

@@ -375,7 +375,7 @@ class RuntimeConfig:
     restart_window: float = row(
         300.0,
         "seconds: what died longer ago does not count for max_restarts; those in which the part"
-        " trained or recorded nothing are left out",
+        " recorded, trained or saved nothing are left out",
         range=(1, 1e9),
     )
 

@@ -58,13 +58,20 @@ class Keeper:
         self._restarts = Restarts()
         self._signals: list[tuple[int, float]] = []  # (number, when) received here
 
-    def run(self, first: list[str], again: Callable[[], list[str] | None]) -> int:
+    def run(
+        self,
+        first: list[str],
+        again: Callable[[], list[str] | None],
+        saved: Callable[[], list[str]] = list,
+    ) -> int:
         """Run ``dicerl <first>``; whenever it dies, what ``again()`` says, or nothing more if that
-        is None. Return the exit code of the last one.
+        is None. A life in which ``saved()``, the run's checkpoints, stayed the same was of no use.
+        Return the exit code of the last one.
         """
         arguments, reason = first, ""
         with self._listening():
             while True:
+                before = saved()
                 code = self._life(arguments, reason)
                 if not _died(code) or self._signals:
                     return self._exit_code(code)
@@ -72,7 +79,7 @@ class Keeper:
                 if next_ is None:
                     return self._exit_code(code)
                 reason = _how(code)
-                self._restarts.count(PART, self._limits)
+                self._restarts.count(PART, self._limits, useful=saved() != before)
                 pause = self._restarts.pause(PART, reason, self._limits)
                 self._say(f"{PART} {reason}; started again{f' in {pause:g} s' * (pause > 0)}")
                 if not self._rested(pause):
