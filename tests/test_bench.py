@@ -17,7 +17,7 @@ from dicerl.bench import bench as bench_module
 from dicerl.bench.bench import advice
 from dicerl.bench.memory import Watch, descendants, resident_bytes
 from dicerl.bench.stages import random_batch, stages
-from dicerl.bench.whole import Stopwatch, updates_per_line
+from dicerl.bench.whole import Stopwatch, updates_per_line, whole
 from dicerl.envs import env_spec, make_vector_env
 from dicerl.runtime import setup
 from runs import one_line
@@ -80,7 +80,7 @@ def test_a_watch_keeps_the_most():
 
 
 def test_the_stopwatch_counts_from_a_warm_update_to_an_update(clock):
-    """100 agent steps a second, an update every 2 s; frames are 4 times the steps."""
+    """An update every 2 s."""
     watch = Stopwatch(10.0, 4, held=0)
     for second in range(60):
         clock[0] = float(second)
@@ -88,7 +88,7 @@ def test_the_stopwatch_counts_from_a_warm_update_to_an_update(clock):
         if watch.done():
             break
     assert second == 16  # updates at 2, 4, 6 (the third: warm), then 10 s
-    assert watch.steps_per_s() == pytest.approx(100.0)
+    assert watch.updates_per_s() == pytest.approx(0.5)
 
 
 def test_the_stopwatch_waits_until_the_collector_hardly_matters(clock):
@@ -104,6 +104,26 @@ def test_the_stopwatch_waits_until_the_collector_hardly_matters(clock):
         clock[0] = float(second)
         slow.update({"updates": second, "frames": second})
     assert slow.done()
+
+
+@pytest.mark.parametrize("preset", ["debug", "classic"])
+def test_what_an_update_trains_are_as_many_agent_steps_as_are_taken_for_it(preset):
+    """Each step is trained twice in `debug`, four times in `classic`, which replays."""
+
+    class Counting(Stopwatch):
+        counted = ()
+
+        def update(self, values, force=False):
+            super().update(values, force)
+            self.counted += ((values["updates"], values["frames"]),)
+
+    config = dicerl.preset(preset, env__id="CartPole-v1", runtime__kind="serial")
+    spec = env_spec(config)
+    watch = Counting(1.0, 1, held=0)
+    found = whole(config, spec, setup.plan(config, spec), 1.0, watch)
+    (first, began), (last, ended) = next(x for x in watch.counted if x[0]), watch.counted[-1]
+    taken = (ended - began) / (last - first)
+    assert found["steps_per_s"] / watch.updates_per_s() == pytest.approx(taken, rel=0.1)
 
 
 # --- the command

@@ -47,14 +47,19 @@ def rate(
     return count * steps / (time.perf_counter() - start)
 
 
+def uses(config: Config) -> float:
+    """How often each step is trained."""
+    return config.sequence.reuse * config.sequence.batch / (config.sequence.batch - config.replayed)
+
+
 def limit(rates: dict[str, float], config: Config, cores: int, on_cpu: bool) -> float:
     """Agent steps per second at most, from the stages' rates."""
     sequence = config.sequence
-    uses = sequence.reuse * sequence.batch / (sequence.batch - config.replayed)
     acting = 1 / rates["env_steps_per_s"] + 1 / rates["inference_steps_per_s"]
-    training = uses / rates["train_steps_per_s"]
+    training = uses(config) / rates["train_steps_per_s"]
     if rates["burn_in_steps_per_s"]:
-        training += uses * sequence.burn_in / sequence.length / rates["burn_in_steps_per_s"]
+        before = sequence.burn_in / sequence.length  # steps of burn-in for each trained one
+        training += uses(config) * before / rates["burn_in_steps_per_s"]
     if on_cpu:
         return cores / (acting + training)
     return min(max(1, cores - 1) / acting, 1 / training)

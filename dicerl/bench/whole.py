@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dicerl.bench.memory import Watch
+from dicerl.bench.stages import uses
 from dicerl.config import Config
 from dicerl.envs import EnvSpec
 from dicerl.records.metrics import read_lines
@@ -39,16 +40,17 @@ def updates_per_line(config: Config) -> int:
 
 
 class Stopwatch(Progress):
-    """Counts agent steps between two learner updates: from when it is warm, for long enough that
-    what waits in the collector hardly matters.
+    """Times learner updates, from one to another: from when it is warm, for long enough that what
+    waits in the collector hardly matters. Agent steps would be coarser: actors take them a whole
+    window at a time and then wait, so those between two of a few slow updates say little.
     """
 
     def __init__(self, seconds: float, repeat: int, held: int) -> None:
         super().__init__("", quiet=True)
         self._seconds, self._repeat, self._held = seconds, repeat, held  # steps the collector holds
         self._first: float | None = None
-        self._start: tuple[float, int] | None = None
-        self._end: tuple[float, int] | None = None
+        self._start: tuple[float, int, int] | None = None  # time, updates, agent steps
+        self._end: tuple[float, int] | None = None  # time, updates
         self._updates = 0
         self.started = 0.0  # time of day
 
@@ -60,17 +62,17 @@ class Stopwatch(Progress):
         self._first = now if self._first is None else self._first
         if self._start is None:
             if self._updates >= WARM_UP_UPDATES and now - self._first >= WARM_UP * self._seconds:
-                self._start, self.started = (now, steps), time.time()
+                self._start, self.started = (now, self._updates, steps), time.time()
         elif self._end is None:
             passed = now - self._start[0]
-            steady = steps - self._start[1] >= TURNOVERS * self._held
+            steady = steps - self._start[2] >= TURNOVERS * self._held
             if passed >= self._seconds and (steady or passed >= PATIENCE * self._seconds):
-                self._end = (now, steps)
+                self._end = (now, self._updates)
 
     def done(self) -> bool:
         return self._end is not None
 
-    def steps_per_s(self) -> float:
+    def updates_per_s(self) -> float:
         if self._start is None or self._end is None:
             return 0.0
         return (self._end[1] - self._start[1]) / (self._end[0] - self._start[0])
@@ -79,8 +81,8 @@ class Stopwatch(Progress):
 def whole(
     config: Config, spec: EnvSpec, machine: Plan, seconds: float, watch: Stopwatch | None = None
 ) -> dict[str, float]:
-    """{"steps_per_s", "memory_bytes" (the peak), and those of MEASURED that the runtime writes} of
-    a real run, without evaluation and checkpoints.
+    """{"steps_per_s" (agent steps that were trained), "memory_bytes" (the peak), and those of
+    MEASURED that the runtime writes} of a real run, without evaluation and checkpoints.
     """
     waiting = machine.capacity - machine.kept  # of the slots: what is kept for replay stays
     watch = watch or Stopwatch(seconds, spec.action_repeat, waiting * config.sequence.length)
@@ -119,4 +121,6 @@ def whole(
         for name in MEASURED
         if any(name in x for x in lines)
     }
-    return {"steps_per_s": watch.steps_per_s(), "memory_bytes": memory.most, **means}
+    trained = config.sequence.batch * config.sequence.length * means.get("valid_fraction", 1.0)
+    steps_per_s = watch.updates_per_s() * trained / uses(config)
+    return {"steps_per_s": steps_per_s, "memory_bytes": memory.most, **means}
