@@ -117,6 +117,10 @@ BENCHMARKS: dict[str, list[list[str]]] = {
         *(["freeway", "--frames", "4000000", "--seed", str(s)] for s in range(3)),
         *([game, "--seed", "0"] for game in ("breakout", "space_invaders")),
     ],
+    # To compare with those of "atari"; 40 to 50 minutes each where bfloat16 is emulated.
+    "atari_bfloat16": [
+        ["pong", "--runtime.precision", "bfloat16", "--seed", str(s)] for s in range(3)
+    ],
     # To compare with those of "atari": the freshest data, one core a run.
     "atari_serial": [
         ["pong", "--runtime", "serial", "--runtime.learner-threads", "1", "--seed", str(s)]
@@ -127,6 +131,7 @@ BENCHMARKS: dict[str, list[list[str]]] = {
 # greedy play MinAtar needs many.
 EVALUATED = {
     "atari": 32,
+    "atari_bfloat16": 32,
     "atari_serial": 32,
     "minatar": 256,
     "minatar_ablation": 256,
