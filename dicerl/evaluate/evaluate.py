@@ -99,12 +99,14 @@ def evaluate(
     file = None
     stuck = config.runtime.stuck_seconds
     # of num_envs environments, as in training; these are more
-    bound = max(STARTING, stuck) * max(1.0, episodes / config.runtime.num_envs)
+    more = max(1.0, episodes / config.runtime.num_envs)
+    bound = max(STARTING, stuck) * more
+    making = starting(stuck, config.runtime.num_envs) * more
     with contextlib.ExitStack() as stack:
         patience = stack.enter_context(Patience(agent.spec.name, stuck))
         watchers = []
         if video is None:
-            with patience.within(starting(stuck, episodes), "being made"):
+            with patience.within(making, "being made"):
                 env = make_evaluation_env(config, episodes, make_env)
         else:
             from dicerl.evaluate.video import Film
@@ -114,7 +116,7 @@ def evaluate(
                 raise DicerlError(
                     f"{file.parent} is a link out of the run's directory; name a file"
                 )
-            with patience.within(starting(stuck, episodes), "being made"):
+            with patience.within(making, "being made"):
                 env = filmed = make_filmed_env(config, episodes, make_env)
             drawn = {} if greedy else dict(zip(family, behaviour[0].tolist(), strict=True))
             film = stack.enter_context(
