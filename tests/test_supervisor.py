@@ -171,7 +171,7 @@ def test_too_many_lost_actors_end_the_run_with_the_reason(tmp_path):
 SLOWLY = {"runtime.max_restarts": 2, "runtime.restart_window": 1.0, "runtime.num_actors": 1}
 
 
-@pytest.mark.parametrize("first", [Alive, Written, BatchProgress])
+@pytest.mark.parametrize("first", [Alive, SlotsWanted, BatchProgress])
 def test_a_part_that_is_never_of_use_ends_the_run_however_slowly_it_dies(
     tmp_path, monkeypatch, first
 ):

@@ -75,9 +75,9 @@ class Fleet:
             case SlotsWanted(steps, count):
                 self._stepped(actor, steps)
                 actor.wanted, actor.waits_since = count, time.monotonic()
+                actor.useful = True  # it asks when a window is complete, and may wait for long
             case Written(slots, learner):
                 self._feeder.written(slots, learner)
-                actor.useful = True
                 actor.lent = [slot for slot in actor.lent if slot not in slots]
             case EpisodesEnded(steps, episodes, wanted):
                 self._stepped(actor, steps)
