@@ -1,5 +1,6 @@
 """runtime/keeper.py: a run whose supervisor is killed, with real processes and signals."""
 
+import argparse
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from dicerl.commands.train import keep_going
 from dicerl.config import RuntimeConfig
 from dicerl.errors import DicerlError
 from dicerl.records import checkpoint
@@ -97,11 +99,11 @@ def keep(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
-    def run(script, again=lambda: ["again"], saved=list, **limits):
+    def run(script, again=lambda: ["again"], **limits):
         (tmp_path / "dicerl" / "__main__.py").write_text(script)
         said = []
         keeper = Keeper(RuntimeConfig(**limits), said.append)
-        return keeper.run(["first"], again, saved), said
+        return keeper.run(["first"], again), said
 
     return run
 
@@ -154,26 +156,37 @@ def test_not_too_often_and_not_where_there_is_nothing_to_go_on_from(keep):
     assert keep("import os; os.kill(os.getpid(), 9)", again=lambda: None) == (137, [])
 
 
-@pytest.mark.parametrize("useful", [False, True])
-def test_one_that_saved_nothing_counts_however_long_it_lived(keep, useful):
-    """Each life is as long as the window. Those that left a checkpoint go on until it is done."""
-    script = """
+SLOW = """
 import os, sys, time
 from pathlib import Path
 with open("lives", "a") as file:
     file.write(".")
+lives = len(Path("lives").read_text())
+if sys.argv[1] == "saves":
+    Path(f"run/checkpoints/{lives}").mkdir(parents=True)
 time.sleep(1.0)
-if len(Path("lives").read_text()) < 5:
+if lives < 5:
     1 / 0
 """
-    limits = {"max_restarts": 2, "restart_window": 1.0}
-    if useful:
-        code, said = keep(script, saved=lambda: [os.urandom(8).hex()], **limits)
-        assert code == 0
-        assert said == ["the supervisor ended with exit code 1; started again"] * 4
+
+
+@pytest.mark.parametrize("what", ["saves", "does not"])
+def test_one_that_saved_nothing_counts_however_long_it_lived(keep, tmp_path, capsys, what):
+    """Each life is as long as the window. Those that left a checkpoint go on until it is done."""
+    (tmp_path / "dicerl" / "__main__.py").write_text(SLOW)
+    args = argparse.Namespace(argv=[what], quiet=False)
+    limits = RuntimeConfig(max_restarts=2, restart_window=1.0)
+
+    def run():
+        return keep_going(args, limits, tmp_path / "run", lambda: [what], [])
+
+    if what == "saves":
+        assert run() == 0
     else:
         with pytest.raises(DicerlError, match="replaced 3 times"):
-            keep(script, **limits)
+            run()
+    again = capsys.readouterr().err.count("the supervisor ended with exit code 1; started again")
+    assert again == (4 if what == "saves" else 2)
 
 
 def test_a_process_without_a_keeper(monkeypatch):
