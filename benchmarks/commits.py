@@ -5,9 +5,10 @@ both, and the ratio of every pair; results go to benchmarks/results/commits.json
     python benchmarks/commits.py 86ee4bc --work minatar --pairs 7
     python benchmarks/commits.py 86ee4bc --work deep --updates --seconds 60
 
-`dicerl bench` counts agent steps, which actors take in bursts of a whole window of every
-environment. Where an update takes seconds, count updates instead (--updates): those of
-`dicerl train` in each commit, of equally many steps as long as the presets have not changed.
+`dicerl bench` times updates since commit 9784f7f; before, it counted agent steps, which actors
+take in bursts of a whole window of every environment. Where an update takes seconds the two
+differ: count updates in both commits (--updates), those of `dicerl train`, which are of equally
+many steps as long as the presets have not changed.
 
 Both run with the packages installed here, each with its own preset. Nothing else may run meanwhile.
 """
