@@ -32,9 +32,10 @@ from speed import WORKS
 from dicerl.runtime.machine import hardware
 
 WORKS = {"laptop": ["pong"], **WORKS}
+FIRST_PRECISION = "float32"  # of commits that have no other
 
 
-def measured(checkout: Path, work: str, runtime: str, seconds: float) -> dict[str, float]:
+def measured(checkout: Path, work: str, runtime: str, seconds: float) -> dict[str, Any]:
     """The whole's steps/s, and the limit of its stages, of the package in ``checkout``."""
     command = [sys.executable, "-m", "dicerl", "bench", *WORKS[work], "--runtime", runtime]
     command += ["--seconds", f"{seconds:g}", "--repeat", "1", "--json"]
@@ -46,6 +47,7 @@ def measured(checkout: Path, work: str, runtime: str, seconds: float) -> dict[st
         "steps_per_s": round(found["whole_steps_per_s"], 1),
         "limit_steps_per_s": found["limit_steps_per_s"],
         "policy_lag": found["whole"][runtime]["policy_lag"],
+        "precision": found.get("precision", FIRST_PRECISION),
     }
 
 
@@ -61,7 +63,7 @@ TRAINS = {
 }
 
 
-def trained(checkout: Path, work: str, runtime: str, seconds: float) -> dict[str, float]:
+def trained(checkout: Path, work: str, runtime: str, seconds: float) -> dict[str, Any]:
     """Updates/s of `dicerl train` in ``checkout``, between two of them."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "dicerl", "train", *WORKS[work], "--runtime", runtime]
@@ -81,12 +83,14 @@ def trained(checkout: Path, work: str, runtime: str, seconds: float) -> dict[str
                 lines = [x for x in read if x["kind"] == "train"][WARM_UP:]
         run.send_signal(signal.SIGINT)
         run.wait(120)
+        config = json.loads((metrics.parent / "config.json").read_text())
     first, last = lines[0], lines[-1]
     passed = last["time"] - first["time"]
     return {
         "updates_per_s": round((last["updates"] - first["updates"]) / passed, 4),
         "steps_per_s": round((last["agent_steps"] - first["agent_steps"]) / passed, 1),
         "policy_lag": round(statistics.fmean(x["policy_lag"] for x in lines), 2),
+        "precision": config["runtime"].get("precision", FIRST_PRECISION),
     }
 
 
