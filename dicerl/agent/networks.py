@@ -38,6 +38,9 @@ class Output(NamedTuple):
 # cos(pi k x), k = 1..8: inputs of a conditioned network for x = log(1 + 1/tau), scaled to [0, 1]
 COSINES = 8
 PART = 16  # images that are normalised at a time
+# Images that go through a torso at a time, as bytes of its float input: 46 stacks of four frames,
+# whose activations stay in the cache from layer to layer.
+CACHED = 5 << 20
 
 
 class Network(nn.Module):
@@ -58,6 +61,7 @@ class Network(nn.Module):
         self.max_x = math.log1p(whole.bandit.max_inv_temperature)
         self.num_actions = spec.num_actions
         self.in_bfloat16 = whole.precision == "bfloat16"
+        self.gradient_in_parts = False
         torso = self.torso_name = self._choose_torso()
         self.normalise = config.normalise
         if self.normalise == "auto":
@@ -181,6 +185,26 @@ class Network(nn.Module):
             x = torch.stack(x.unbind(1), -1).permute(0, 3, 1, 2)
         return x
 
+    def allow_gradient_in_parts(self) -> None:
+        """From now on the torso's gradient is the sum of those of parts of a batch, where that is
+        faster: not for a small torso in bfloat16, whose layers fit into the cache as they are. It
+        is the same gradient, rounded otherwise; serial runs keep to one sum, as in every version.
+        """
+        self.gradient_in_parts = not self.in_bfloat16 or self.torso_name == "impala_deep"
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Inputs as they go through the convolutions: on a CPU, images in parts that fit into the
+        cache (measured: docs/architecture.md). The user's own torso sees whole batches, which it
+        may look at as such.
+        """
+        whole = x.device.type != "cpu" or torch.compiler.is_compiling() or self.own_torso
+        if whole or not self.spec.is_image:
+            return (x,)
+        if torch.is_grad_enabled() and not self.gradient_in_parts:
+            return (x,)
+        parts: tuple[Tensor, ...] = x.split(max(1, CACHED // (4 * math.prod(self.image_shape))))
+        return parts
+
     def _normalised(self, x: Tensor) -> Tensor:
         """Inputs as float, normalised."""
         if self.normalise == "none":
@@ -208,17 +232,22 @@ class Network(nn.Module):
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         if self.in_bfloat16:
-            return torch.autocast(device.type, torch.bfloat16)
+            # Each part casts the weights itself: the gradients of one cast that all shared would be
+            # added up in bfloat16.
+            return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()  # a disabled autocast takes 4.5 us a call
 
     def torso(self, observation: Tensor, inv_temperature: Tensor | None = None) -> Tensor:
         """The features [N, F] of observations [N, ...]; a conditioned network also needs
         ``inv_temperature`` [N].
         """
-        x = self._normalised(self.inputs(observation))
+        x = self.inputs(observation)
         with self._precision(x.device):
-            if self.convolutions is not None:
-                x = self.convolutions(x)
+            if self.convolutions is None:
+                x = self._normalised(x)
+            else:
+                found = [self.convolutions(self._normalised(part)) for part in self._parts(x)]
+                x = torch.cat(found) if len(found) > 1 else found[0]
             x = x.flatten(1)
             if self.conditioned:
                 assert inv_temperature is not None

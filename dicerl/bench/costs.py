@@ -221,7 +221,9 @@ def _learn(channel: Any, work: Work) -> None:
     store.write(slots, batch, slots)
     model = build_model(config, work.spec)
     server = ParameterServer(model.flat.vector.numel())
-    learner = Learner(model, 10**9, work.device, work.threads, publish=server.push)
+    learner = Learner(
+        model, 10**9, work.device, work.threads, publish=server.push, in_parts=not work.alone
+    )
     reading = [0.0]
 
     def update() -> None:

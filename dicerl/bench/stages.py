@@ -125,7 +125,9 @@ def stages(
             lambda: model.burn_in(data), valid * burn_in * size, seconds, finish
         )
     trained = build_model(config.replace(**{"sequence.burn_in": 0}), spec)
-    learner = Learner(trained, machine.total_updates, machine.device)
+    learner = Learner(
+        trained, machine.total_updates, machine.device, in_parts=machine.runtime != "serial"
+    )
     fields = schema(config, spec)
     batch = {name: x[burn_in:] if fields[name].per_step else x for name, x in batch.items()}
     say("training alone …")

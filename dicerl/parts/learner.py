@@ -60,12 +60,17 @@ class Learner:
         publish: Callable[[Tensor, int], None] | None = None,
         replicas: Replicas | None = None,
         skipped: Callable[[Outcome], None] = lambda outcome: None,
+        in_parts: bool = False,
     ) -> None:
-        """``total`` is the number of updates of the whole run, for the schedules."""
+        """``total`` is the number of updates of the whole run, for the schedules. ``in_parts``: as
+        in ``Network.allow_gradient_in_parts``.
+        """
         self.replicas = replicas
         self.config = model.config
         self.device = torch.device(device)
         self.model = model.to(self.device)
+        if in_parts:
+            self.network.allow_gradient_in_parts()
         self.optimizer = Optimizer(self.config, total)
         self.weights = (weights or Weights(model.flat)).on(self.device)
         self._publish, self._skipped = publish, skipped

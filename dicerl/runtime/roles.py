@@ -230,6 +230,7 @@ def learner_role(channel: Channel, shared: Shared) -> None:
         publish if replicas is None or replicas.first else None,
         replicas,
         skipped,
+        in_parts=True,
     )
     on_batch = cloudpickle.loads(shared.on_batch)
     trained, diagnostics = False, None
