@@ -7,6 +7,8 @@ episode's first step are zero.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,7 +21,12 @@ def stacks(history: Tensor, frames: Tensor, first: Tensor) -> Tensor:
     """
     before, length = history.shape[1], len(frames)
     rows = torch.cat([history.transpose(0, 1), frames])  # [k - 1 + L, B, H, W]
-    out = torch.stack([rows[i : i + length] for i in range(before + 1)], -1)
+    if before == 3 and sys.byteorder == "little":  # two frames as the bytes of one number
+        two = rows.to(torch.int16)
+        pairs = torch.add(two[:-1], two[1:], alpha=256)
+        out = torch.stack([pairs[:length], pairs[2:]], -1).view(torch.uint8)  # 2/3 of the time
+    else:
+        out = torch.stack([rows[i : i + length] for i in range(before + 1)], -1)
     (_blank_few if first.device.type == "cpu" else _blank)(out, first)
     return out.movedim(-1, 2)
 

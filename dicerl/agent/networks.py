@@ -216,11 +216,12 @@ class Network(nn.Module):
         # A part that fits into the cache goes through all of it at once: 6 instead of 10.5 ms for
         # 336 stacks of four frames.
         out = torch.empty_like(x, dtype=torch.bfloat16 if self.in_bfloat16 else torch.float32)
+        own = torch.empty_like(x[:PART], dtype=torch.float32) if self.in_bfloat16 else None
         for part, given in zip(out.split(PART), x.split(PART), strict=True):
-            if self.in_bfloat16:
-                part.copy_(self._normalise(given.to(torch.float32)))
-            else:
-                self._normalise(part.copy_(given), out=part)
+            full = part if own is None else own[: len(part)]
+            self._normalise(full.copy_(given), full)
+            if own is not None:
+                part.copy_(full)
         return out
 
     def _normalise(self, x: Tensor, out: Tensor | None = None) -> Tensor:
