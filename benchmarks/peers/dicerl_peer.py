@@ -13,6 +13,7 @@ from work import Stopwatch as PeersStopwatch
 from dicerl.bench.whole import Stopwatch, whole
 from dicerl.config.presets import preset
 from dicerl.envs import env_spec
+from dicerl.runtime import precision
 from dicerl.runtime.setup import build_model, plan
 
 
@@ -32,7 +33,7 @@ class Clock(Stopwatch):
 
 
 def main() -> None:
-    args = arguments(__doc__ or "", burn_in=40, actors=0, threads=0)
+    args = arguments(__doc__ or "", burn_in=40, actors=0, threads=0, auto=0)
     config = preset(
         "paper",
         **{
@@ -48,10 +49,13 @@ def main() -> None:
             "runtime.num_envs": NUM_ENVS,
             "runtime.num_actors": args.actors,
             "runtime.learner_threads": args.threads,
+            # the peers' own, or what `dicerl train` takes on this machine
+            "runtime.precision": "auto" if args.auto else "float32",
         },
     )
     spec = env_spec(config)
     machine = plan(config, spec)
+    config = precision.resolved(config, spec, machine.runtime, machine.device)
     if args.show:
         print(build_model(config, spec).network, file=sys.stderr)
     clock = Clock(args.seconds, spec.action_repeat, machine.capacity * LENGTH, args.deep)
@@ -64,7 +68,11 @@ def main() -> None:
         {
             **clock.watch.result,
             "differs": differs,
-            "settings": {"actors": machine.num_actors, "learner threads": machine.learner_threads},
+            "settings": {
+                "actors": machine.num_actors,
+                "learner threads": machine.learner_threads,
+                "torso in": config.runtime.precision,
+            },
         }
     )
 

@@ -50,6 +50,12 @@ CONTENDERS: dict[str, tuple[str, str, list[str], list[str]]] = {
         ["--burn-in", "0"],
         ["", "--actors 2", "--threads 2"],
     ),
+    "dicerl_auto": (
+        "dicerl, burn-in 0, precision auto",
+        "dicerl",
+        ["--burn-in", "0", "--auto", "1"],
+        [""],
+    ),
     "sample_factory": (
         "Sample Factory, APPO",
         "sample_factory",
