@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from dicerl.envs.base import EnvSpec
-from dicerl.envs.masks import Masks
+from dicerl.envs.masks import KEY, Masks
 from dicerl.envs.patience import TimeIsUp
 from dicerl.envs.spaces import SUPPORTED, Encode, actions_of, observations_of
 from dicerl.envs.trust import import_named
@@ -305,7 +305,10 @@ class GymEnv:
         observation = np.empty((n, *self.spec.observation_shape), self.spec.observation_dtype)
         reward = np.zeros(n, np.float32)
         terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-        self._masks.begin()
+        masks = self._masks
+        masks.begin()
+        shape, dtype = self.spec.observation_shape, self.spec.observation_dtype
+        plain = self._encode is None
         i = 0
         try:
             for i, (env, action) in enumerate(
@@ -316,12 +319,19 @@ class GymEnv:
                     observation[i] = 0 if rests else self._first(i)
                 else:
                     next_, gained, ends, cut, info = env.step(action)
-                    if not {type(gained), type(ends), type(cut)} <= NUMBERS:
+                    if not (
+                        type(gained) in NUMBERS and type(ends) in NUMBERS and type(cut) in NUMBERS
+                    ):
                         self._require_real(i, reward=gained, terminated=ends, truncated=cut)
                     reward[i], terminated[i], truncated[i] = gained, ends, cut
-                    observation[i] = self._require_fit(next_, "step", i)
-                    ended = bool(terminated[i] or truncated[i])
-                    self._masks.read("step", i, next_, info, ended)
+                    usual = plain and type(next_) is np.ndarray and next_.dtype == dtype
+                    if not usual or next_.shape != shape:
+                        observation[i] = self._require_fit(next_, "step", i)
+                    else:
+                        observation[i] = next_
+                    if masks.found is not False or (isinstance(info, dict) and KEY in info):
+                        ended = bool(terminated[i] or truncated[i])
+                        masks.read("step", i, next_, info, ended)
         except BaseException as error:
             pass_on(error, self._process)
             raise self._raised("step", i, error) from error
