@@ -93,8 +93,8 @@ def test_what_acts_in_bfloat16_is_what_is_trained(lstm, inv_temperature):
         actor.advance()
     actor.env.close()
     data = {name: torch.from_numpy(x) for name, x in windows[-1].items()}
-    with torch.no_grad():
-        advantage = actor.model.window(data).advantage
+    actor.model.network.allow_gradient_in_parts()  # as a learner process trains it
+    advantage = actor.model.window(data).advantage.detach()
     spread = float(actor.model.network.advantage_scale)
     log_pi = torch.log_softmax(advantage * (inv_temperature / spread), -1)
     likeliest = float(log_pi.exp().max(-1).values.mean())
