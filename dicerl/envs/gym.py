@@ -325,10 +325,10 @@ class GymEnv:
                         self._require_real(i, reward=gained, terminated=ends, truncated=cut)
                     reward[i], terminated[i], truncated[i] = gained, ends, cut
                     usual = plain and type(next_) is np.ndarray and next_.dtype == dtype
-                    if not usual or next_.shape != shape:
-                        observation[i] = self._require_fit(next_, "step", i)
-                    else:
+                    if usual and next_.shape == shape:
                         observation[i] = next_
+                    else:
+                        observation[i] = self._require_fit(next_, "step", i)
                     if masks.found is not False or (isinstance(info, dict) and KEY in info):
                         ended = bool(terminated[i] or truncated[i])
                         masks.read("step", i, next_, info, ended)

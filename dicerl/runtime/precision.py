@@ -12,6 +12,7 @@ import time
 import numpy as np
 import torch
 
+from dicerl.agent.actor_critic import ActorCritic
 from dicerl.agent.networks import Network
 from dicerl.config import Config
 from dicerl.envs.base import EnvSpec
@@ -54,9 +55,12 @@ def speedup(config: Config, spec: EnvSpec) -> float:
     torch.set_num_threads(1)
     try:
         networks = [
-            Network(config.replace(**{"runtime.precision": precision}), spec)
+            # with the weights laid out as a learner has them
+            ActorCritic(config.replace(**{"runtime.precision": precision}), spec).network
             for precision in ("float32", "bfloat16")
         ]
+        for network in networks:
+            network.allow_gradient_in_parts()
         shape = (FRAMES, *spec.observation_shape)
         observation = torch.from_numpy(np.ones(shape, spec.observation_dtype))
         ratios = []
