@@ -141,6 +141,16 @@ def test_the_measurement_is_a_ratio_and_leaves_threads_alone(monkeypatch):
     assert torch.get_num_threads() == before
 
 
+def test_what_is_measured_is_laid_out_and_divided_as_a_learner_has_it(monkeypatch):
+    measured = []
+    monkeypatch.setattr(precision, "_seconds", lambda network, _: measured.append(network) or 1.0)
+    precision.speedup(laptop(**{"network.torso": "impala_deep"}), PONG)
+    assert {network.in_bfloat16 for network in measured} == {False, True}
+    for network in measured:
+        assert network.gradient_in_parts
+        assert network.input_offset.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("asked", ["auto", "bfloat16"])
 def test_a_run_says_its_precision_everywhere(tmp_path, asked, capsys):
     config = preset(
