@@ -1,5 +1,5 @@
-"""Is memory flat? Trains for half an hour and samples the memory of the whole process tree; results
-go to benchmarks/results/resident.{json,png}.
+"""Is memory flat? Trains for half an hour and samples what the whole process tree holds: memory,
+open files, threads, shared memory; results go to benchmarks/results/resident.{json,png}.
 
     python benchmarks/resident.py                                   pong, preset laptop, 30 minutes
     python benchmarks/resident.py --minutes 5 CartPole-v1 --preset classic --runtime process
@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from learn import RESULTS, commit
+from rates import sample
 
-from dicerl.bench.memory import resident_bytes
 from dicerl.runtime.machine import hardware
 
 # The evaluator is its own process and starts with the first evaluation: early enough here to count
@@ -26,33 +26,34 @@ from dicerl.runtime.machine import hardware
 DEFAULT = ["pong", "--preset", "laptop", "--runtime", "process", "--evaluation.every", "250000"]
 
 
-def watch(arguments: list[str], minutes: float) -> list[tuple[float, int]]:
-    """(minutes, bytes) of a run with far more frames than time, until it is stopped."""
-    points: list[tuple[float, int]] = []
+COUNTED = ("processes", "open files", "threads", "shared memory, bytes")
+
+
+def watch(arguments: list[str], minutes: float) -> list[dict[str, float]]:
+    """What a run with far more frames than time holds, every five seconds until it is stopped."""
+    points: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            str(Path(sys.executable).parent / "dicerl"),
-            "train",
-            *arguments,
-            "--frames",
-            "1000000000",
-            "--run-dir",
-            f"{folder}/run",
-        ]
-        run = subprocess.Popen([*command, "--quiet"], stdout=subprocess.DEVNULL)
-        start = time.time()
-        while time.time() - start < 60 * minutes and run.poll() is None:
+        run = Path(folder) / "run"
+        command = [str(Path(sys.executable).parent / "dicerl"), "train", *arguments]
+        command += ["--frames", "1000000000", "--run-dir", str(run), "--quiet"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        start = time.monotonic()
+        while time.monotonic() - start < 60 * minutes and process.poll() is None:
             time.sleep(5)
-            points.append((round((time.time() - start) / 60, 3), resident_bytes(run.pid)))
-        if run.poll() is not None:
-            raise SystemExit(f"the run ended by itself with exit code {run.returncode}")
-        run.send_signal(signal.SIGINT)
-        run.wait(120)
+            try:
+                held = sample(process.pid, run)
+            except OSError:  # nothing is written yet, or a process ended just now
+                continue
+            points.append({"minute": round((time.monotonic() - start) / 60, 3), **held})
+        if process.poll() is not None:
+            raise SystemExit(f"the run ended by itself with exit code {process.returncode}")
+        process.send_signal(signal.SIGINT)
+        process.wait(120)
     return points
 
 
-def mean_around(points: list[tuple[float, int]], minute: float) -> float:
-    near = [size for at, size in points if abs(at - minute) <= 0.5]
+def mean_around(points: list[dict[str, float]], minute: float, name: str) -> float:
+    near = [point[name] for point in points if abs(point["minute"] - minute) <= 0.5]
     return sum(near) / len(near)
 
 
@@ -64,18 +65,23 @@ def main() -> None:
     args, rest = parser.parse_known_args()
     arguments = rest or DEFAULT
     points = watch(arguments, args.minutes)
-    early, late = mean_around(points, args.minutes / 6), mean_around(points, args.minutes)
+    at = args.minutes / 6, args.minutes
+    early, late = (mean_around(points, minute, "memory, bytes") for minute in at)
     result = {
         "command": " ".join(["dicerl", "train", *arguments]),
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "hardware": hardware(),
         "minutes": args.minutes,
-        "early_minute": args.minutes / 6,
+        "early_minute": at[0],
         "early_bytes": round(early),
         "late_bytes": round(late),
         "ratio": round(late / early, 4),
-        "points": points,
+        "counted": {
+            name: [round(mean_around(points, minute, name), 1) for minute in at] for name in COUNTED
+        },
+        "frames": points[-1]["frames"],
+        "points": [(point["minute"], point["memory, bytes"]) for point in points],
     }
     (RESULTS / "resident.json").write_text(json.dumps(result) + "\n")
     print({k: v for k, v in result.items() if k != "points"})
@@ -85,12 +91,13 @@ def main() -> None:
     from matplotlib import pyplot as plt
 
     plot, axis = plt.subplots(figsize=(7, 3.2))
-    axis.plot([at for at, _ in points], [size / 2**20 for _, size in points], color="#bc6c25")
+    sizes = [point["memory, bytes"] / 2**20 for point in points]
+    axis.plot([point["minute"] for point in points], sizes, color="#bc6c25")
     axis.set(
         xlabel="minutes",
         ylabel="memory of all processes, MiB",
         ylim=(0, None),
-        title=f"{result['command']}: {late / early:.3f} × minute {args.minutes / 6:.0f}",
+        title=f"{result['command']}: {late / early:.3f} × minute {at[0]:.0f}",
     )
     axis.grid(alpha=0.3)
     plot.tight_layout()
