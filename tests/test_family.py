@@ -96,6 +96,13 @@ def test_components_of_each_family():
     # uniform and greedy have no scale
     assert torch.equal(inv, tensor([0.0, math.inf]).expand(3, 2, 2))
     assert torch.equal(weight[..., 0], drawn["epsilon"])
+    for name in family.NUMBERS:  # no scale is a scale of 1
+        for a, b in zip(
+            family.components(name, drawn),
+            family.components(name, drawn, torch.ones(shape)),
+            strict=True,
+        ):
+            assert (a is None and b is None) or torch.equal(a, b)
     for _, w in (family.components(name, drawn) for name in ("mixture", "epsilon")):
         torch.testing.assert_close(w.sum(-1), torch.ones(shape, dtype=torch.float64))
 

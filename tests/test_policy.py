@@ -86,6 +86,10 @@ def test_batch_shapes_each_step_has_its_own_temperature():
     assert log_probs(a.float(), inv).dtype == torch.float32
 
 
+def test_log_probs_of_no_steps_at_all():
+    assert log_probs(torch.zeros(0, 3), torch.zeros(0)).shape == (0, 3)
+
+
 def test_gather_by_hand():
     values = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert gather(values, torch.tensor([2, 0])).tolist() == [3.0, 4.0]

@@ -53,7 +53,7 @@ def test_none_only_scales():
 
 
 def test_returns_of_a_window_by_hand():
-    reward = np.array([[1.0], [2.0], [4.0], [8.0], [16.0]], np.float32)
+    reward = np.array([[1.0], [2.0], [np.nan], [8.0], [16.0]], np.float32)
     discount = np.array([[0.5], [0.0], [0.5], [0.5], [0.5]], np.float32)
     valid = np.array([[True], [True], [False], [True], [True]])
     # the second step ends an episode, the third is its reset step

@@ -28,6 +28,9 @@ SCALE_RATE = 0.01  # per update, of A's running deviation over actions
 SCALE_FLOOR = 1e-6
 SMALLEST, LARGEST = 1e-36, 1e36  # mean square of returns that float32 can hold
 SIZE_RATE = 0.01  # at least, per update with a reward, of the running size of returns
+HEADS = "value_head", "advantage_head"
+# what is measured in the size of returns
+IN_UNITS = *(f"{head}.{part}" for head in HEADS for part in ("weight", "bias")), "advantage_scale"
 
 
 class PolicyStep(NamedTuple):
@@ -161,7 +164,7 @@ class ActorCritic:
         if self.network.conditioned:
             extra["inv_temperature"] = numbers["inv_temperature"][None]
         out = self.network.unroll(observation[None], state, None, **extra, starts=None)
-        scale = self.network.advantage_scale if self._normalised else 1.0
+        scale = self.network.advantage_scale if self._normalised else None
         inv_temperature, weight = family.components(self.config.behaviour.family, numbers, scale)
         return policy.log_probs(out.advantage[0], inv_temperature, weight, mask), out
 
@@ -298,15 +301,14 @@ class ActorCritic:
             return
         size = weights["return_size"]
         # tensors, not numbers: the host does not wait for a GPU
-        before, batches = size.double()
-        rate = (1.0 / (batches + 1)).clamp_min(SIZE_RATE)
+        before, batches = size.double().unbind()
+        seen = batches + 1
+        rate = seen.reciprocal().clamp_min(SIZE_RATE)
         now = before + rate * (min(max(square, SMALLEST), LARGEST) - before)
-        size.copy_(torch.stack([now, batches + 1]))
+        size.copy_(torch.stack([now, seen]))
         ratio = torch.where(batches > 0, (before / now).sqrt(), 1.0).to(torch.float32)
-        for head in ("value_head", "advantage_head"):
-            weights[f"{head}.weight"].mul_(ratio)
-            weights[f"{head}.bias"].mul_(ratio)
-        weights["advantage_scale"].mul_(ratio).clamp_(min=SCALE_FLOOR)
+        torch._foreach_mul_([weights[name] for name in IN_UNITS], ratio)
+        weights["advantage_scale"].clamp_(min=SCALE_FLOOR)
 
     def window_returns(self, batch: dict[str, np.ndarray]) -> tuple[float, float]:
         """Of the returns inside a batch's trained steps, shaped but in no unit, the sum of squares

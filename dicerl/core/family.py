@@ -59,10 +59,10 @@ def ordered(family: str, x: Sequence[float]) -> list[float]:
 
 
 def components(
-    family: str, values: dict[str, Tensor], scale: Tensor | float = 1.0
+    family: str, values: dict[str, Tensor], scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """(inv_temperature, weight) as core.policy takes them; ``scale`` is the unit in which A is
-    measured.
+    measured, None if it is 1.
 
     [...] each -> [...], None for a single component, or [..., 2], [..., 2]
     """
@@ -74,5 +74,8 @@ def components(
         return ends.expand(*epsilon.shape, 2), torch.stack([epsilon, 1.0 - epsilon], -1)
     if family == "mixture":
         low, high, weight = (values[name] for name in NUMBERS["mixture"])
-        return torch.stack([low / scale, high / scale], -1), torch.stack([weight, 1.0 - weight], -1)
-    return values["inv_temperature"] / scale, None
+        both = torch.stack([low, high], -1)
+        weights = torch.stack([weight, 1.0 - weight], -1)
+        return both if scale is None else both / scale.unsqueeze(-1), weights
+    inv_temperature = values["inv_temperature"]
+    return inv_temperature if scale is None else inv_temperature / scale, None

@@ -52,11 +52,11 @@ def log_probs(
     inv = torch.as_tensor(
         inv_temperature, dtype=advantage.dtype, device=advantage.device
     ).unsqueeze(-1)
-    greedy = inv.isinf()
     # the host would wait for a GPU, and an exported graph has one path for all values
     at_hand = advantage.device.type == "cpu" and not torch.compiler.is_compiling()
-    if at_hand and not greedy.any():
+    if at_hand and (not inv.numel() or inv.max().item() < torch.inf):
         return torch.log_softmax(masked(advantage * inv, mask), dim=-1)
+    greedy = inv.isinf()
     log_pi = torch.log_softmax(masked(advantage * inv.masked_fill(greedy, 0.0), mask), dim=-1)
     allowed = masked(advantage, mask)
     best = (allowed == allowed.amax(-1, keepdim=True)).to(advantage.dtype)

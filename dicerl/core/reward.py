@@ -13,11 +13,11 @@ def window_returns(reward: np.ndarray, discount: np.ndarray, valid: np.ndarray) 
     """The returns of a window without what lies beyond it: G_t = r_t + gamma_t G_{t+1}, G_T = 0;
     0 where not ``valid``.    [T, B] each
     """
-    returns = np.zeros_like(reward)
-    later = np.zeros_like(reward[0])
-    for t in range(len(reward) - 1, -1, -1):
-        later = np.where(valid[t], reward[t] + discount[t] * later, 0.0)
-        returns[t] = later
+    returns = np.where(valid, reward, np.zeros((), reward.dtype))
+    weight = np.where(valid, discount, np.zeros((), discount.dtype))
+    rows, weights = list(returns), list(weight)
+    for t in range(len(rows) - 2, -1, -1):
+        rows[t] += weights[t] * rows[t + 1]
     return returns
 
 

@@ -180,11 +180,11 @@ def _clean(reward: Tensor, valid: Tensor) -> Tensor:
 
 def _backward_sum(term: Tensor, weight: Tensor) -> Tensor:
     """x_t = term_t + weight_t x_{t+1}, with x_T = 0.    [T, B], [T, B] -> [T, B]"""
-    terms, weights = term.unbind(), weight.unbind()
-    rows = [terms[-1]]
-    for x, w in zip(reversed(terms[:-1]), reversed(weights[:-1]), strict=True):
-        rows.append(torch.addcmul(x, w, rows[-1]))
-    return torch.stack(rows[::-1])
+    sums = term.clone()
+    rows, weights = sums.unbind(), weight.unbind()
+    for t in range(len(rows) - 2, -1, -1):
+        rows[t].addcmul_(weights[t], rows[t + 1])
+    return sums
 
 
 def _check(**tensors: Tensor) -> None:
