@@ -177,6 +177,17 @@ def test_policy_surrogate_gradient_is_tau_grad_log_pi(a, inv, data):
     np.testing.assert_allclose(surrogate.numpy(), log_pi.numpy() / inv, rtol=1e-9, atol=1e-12)
 
 
+def test_policy_surrogate_takes_log_pi_where_the_caller_has_it():
+    a, inv, action = torch.randn(5, 3), torch.rand(5) * 50, torch.tensor([0, 1, 2, 0, 1])
+    given_, log_pi = a.clone().requires_grad_(), log_probs(a, inv).requires_grad_()
+    surrogate = policy_surrogate(given_, inv, action, log_pi=log_pi)
+    alone = a.clone().requires_grad_()
+    assert torch.equal(surrogate, policy_surrogate(alone, inv, action))
+    of_given, of_log_pi = torch.autograd.grad(surrogate.sum(), (given_, log_pi), allow_unused=True)
+    assert torch.equal(of_given, *gradient(policy_surrogate(alone, inv, action), alone))
+    assert of_log_pi is None  # pi is stopped
+
+
 @pytest.mark.parametrize("inv", [0.0, 50.0])
 def test_policy_surrogate_gradient_is_one_minus_pi_at_both_ends(inv):
     """Where tau * grad log pi cannot be written down (tau = infinity), 1[a = b] - pi(b)

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import reference as slow
 from dicerl.core import drtrace, qtrace, retrace, vtrace
-from dicerl.core.targets import clipped_ratio
+from dicerl.core.targets import clipped_ratio, vtrace_and_retrace
 
 quick = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -83,6 +83,18 @@ def test_retrace_is_the_printed_sum(window):
             retrace(*tensors(q[:-1], next_q, *rest), c_bar=c_bar).q,
             slow.retrace(q[:-1], next_q, *rest, c_bar=c_bar),
         )
+
+
+@quick
+@given(windows())
+def test_vtrace_and_retrace_together_are_the_same_numbers(window):
+    v, q, rest, rho_bar, c_bar = window
+    every = tensors(v[:-1], v[1:], q[:-1], q[1:], *rest)
+    of_v, of_q = vtrace_and_retrace(*every, rho_bar=rho_bar, c_bar=c_bar)
+    alone = vtrace(*every[:2], *every[4:], rho_bar=rho_bar, c_bar=c_bar)
+    assert torch.equal(of_v.value, alone.value)
+    assert torch.equal(of_v.advantage, alone.advantage)
+    assert torch.equal(of_q.q, retrace(*every[2:], c_bar=c_bar).q)
 
 
 @quick
@@ -352,6 +364,7 @@ def test_no_gradient_flows_through_a_target():
         *retrace(q, next_q, *floats, valid),
         *drtrace(v, next_v, q, *floats, valid),
         *qtrace(q, next_q, *floats, valid),
+        *(x for both in vtrace_and_retrace(v, next_v, q, next_q, *floats, valid) for x in both),
     ):
         assert not out.requires_grad
 
@@ -364,6 +377,7 @@ def test_targets_leave_their_arguments_alone():
     vtrace(*args[:2], *args[3:])
     retrace(args[2], args[1], *args[3:])
     qtrace(args[2], args[1], *args[3:])
+    vtrace_and_retrace(*args[:3], args[1], *args[3:])
     assert all(torch.equal(x, y) for x, y in zip(args, copies, strict=True))
 
 
@@ -372,8 +386,14 @@ def test_a_wrong_shape_is_named(shape):
     """A shape that would broadcast silently is refused like any other, with every argument's name
     and shape.
     """
-    good = [torch.zeros(5, 2) for _ in range(7)]
-    for function, count in ((vtrace, 6), (retrace, 6), (qtrace, 6), (drtrace, 7)):
+    good = [torch.zeros(5, 2) for _ in range(8)]
+    for function, count in (
+        (vtrace, 6),
+        (retrace, 6),
+        (qtrace, 6),
+        (drtrace, 7),
+        (vtrace_and_retrace, 8),
+    ):
         for position in range(count):
             args = good[:count]
             args[position] = torch.zeros(shape)

@@ -42,12 +42,13 @@ def policy_loss(
     target_advantage: Tensor,
     weight: Tensor | None = None,
     mask: Tensor | None = None,
+    log_pi: Tensor | None = None,
 ) -> Tensor:
     """L_pi = -rho_t adv_t (A(a_t) - sum_a sg(pi_tau) A): gradient -rho_t adv_t (1 - pi_tau) dA (eq.
-    pg_dice).
+    pg_dice). ``log_pi`` as in ``policy_surrogate``.
     """
     return -(rho * target_advantage).detach() * policy.policy_surrogate(
-        advantage_head, inv_temperature, action, weight, mask
+        advantage_head, inv_temperature, action, weight, mask, log_pi
     )
 
 

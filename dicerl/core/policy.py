@@ -100,6 +100,7 @@ def policy_surrogate(
     action: Tensor,
     weight: Tensor | None = None,
     mask: Tensor | None = None,
+    log_pi: Tensor | None = None,
 ) -> Tensor:
     """A(a) - sum_b sg(pi_tau(b)) A(b): its gradient is (1 - pi_tau) dA = tau * d log pi_tau(a).
 
@@ -109,11 +110,15 @@ def policy_surrogate(
         d log pi = sum_k r_k d log pi_{tau_k},    r_k = w_k pi_{tau_k}(a) / pi(a)
 
     so the value is A(a) - sum_b sg(sum_k r_k pi_{tau_k}(b)) A(b).
+
+    ``log_pi`` [..., A] is that of these arguments, for a caller who has it.
     [..., A], [...], [...] -> [...]
     """
     fixed = advantage.detach()
     if weight is None:
-        pi = log_probs(fixed, inv_temperature, mask=mask).exp().detach()
+        if log_pi is None:
+            log_pi = log_probs(fixed, inv_temperature, mask=mask)
+        pi = log_pi.detach().exp()
     else:
         components = _components(fixed, inv_temperature, mask)  # [..., K, A]
         chosen = gather(components, action.unsqueeze(-1).expand(components.shape[:-1]))  # [..., K]

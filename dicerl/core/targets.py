@@ -69,9 +69,9 @@ def vtrace(
         valid=valid,
     )
     reward = _clean(reward, valid)
-    delta = reward + discount * next_value - value
-    correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
-    return VTrace(value + correction, reward + discount * (next_value + following) - value)
+    rho, c = _ratios(log_ratio, valid, rho_bar, c_bar)
+    correction = _backward_sum(rho * (reward + discount * next_value - value), discount * c)
+    return _vtrace(value, next_value, reward, discount, correction)
 
 
 @torch.no_grad()
@@ -96,9 +96,47 @@ def retrace(
     """
     _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
     reward = _clean(reward, valid)
-    c = clipped_ratio(log_ratio, valid, c_bar)
-    weight = discount * torch.cat([c[1:], torch.zeros_like(c[:1])])
+    weight = discount * _next(clipped_ratio(log_ratio, valid, c_bar))
     return ReTrace(q + _backward_sum(reward + discount * next_q - q, weight))
+
+
+@torch.no_grad()
+def vtrace_and_retrace(
+    value: Tensor,
+    next_value: Tensor,
+    q: Tensor,
+    next_q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    log_ratio: Tensor,
+    valid: Tensor,
+    *,
+    rho_bar: float = 1.05,
+    c_bar: float = 1.05,
+) -> tuple[VTrace, ReTrace]:
+    """``vtrace`` and ``retrace`` of the same steps, the same numbers in half the operations: their
+    sums are computed side by side.
+    """
+    _check(
+        value=value,
+        next_value=next_value,
+        q=q,
+        next_q=next_q,
+        reward=reward,
+        discount=discount,
+        log_ratio=log_ratio,
+        valid=valid,
+    )
+    reward = _clean(reward, valid)
+    rho, c = _ratios(log_ratio, valid, rho_bar, c_bar)
+    of_v = rho * (reward + discount * next_value - value)
+    of_q = reward + discount * next_q - q
+    both = _backward_sum(
+        torch.cat([of_v, of_q], 1), torch.cat([discount * c, discount * _next(c)], 1)
+    )
+    v_correction, q_correction = both.chunk(2, 1)
+    v = _vtrace(value, next_value, reward, discount, v_correction)
+    return v, ReTrace(q + q_correction)
 
 
 @torch.no_grad()
@@ -130,9 +168,9 @@ def drtrace(
         valid=valid,
     )
     reward = _clean(reward, valid)
-    delta = reward + discount * next_value - q
-    correction, following = _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)
-    target_q = reward + discount * (next_value + following)
+    rho, c = _ratios(log_ratio, valid, rho_bar, c_bar)
+    correction = _backward_sum(rho * (reward + discount * next_value - q), discount * c)
+    target_q = reward + discount * (next_value + _next(correction))
     return DRTrace(value + correction, target_q, target_q - value)
 
 
@@ -156,19 +194,29 @@ def qtrace(
     """
     _check(q=q, next_q=next_q, reward=reward, discount=discount, log_ratio=log_ratio, valid=valid)
     delta = _clean(reward, valid) + discount * next_q - q
-    return ReTrace(
-        q + delta + discount * _v_correction(delta, discount, log_ratio, valid, rho_bar, c_bar)[1]
-    )
+    rho, c = _ratios(log_ratio, valid, rho_bar, c_bar)
+    return ReTrace(q + delta + discount * _next(_backward_sum(rho * delta, discount * c)))
 
 
-def _v_correction(
-    delta: Tensor, discount: Tensor, log_ratio: Tensor, valid: Tensor, rho_bar: float, c_bar: float
+def _ratios(
+    log_ratio: Tensor, valid: Tensor, rho_bar: float, c_bar: float
 ) -> tuple[Tensor, Tensor]:
-    """vs_t - V_t, and the same one step later (0 after the window's last step)."""
+    """rho_t and c_t.    [T, B] each"""
     rho = clipped_ratio(log_ratio, valid, rho_bar)
-    c = rho if c_bar == rho_bar else clipped_ratio(log_ratio, valid, c_bar)
-    correction = _backward_sum(rho * delta, discount * c)
-    return correction, torch.cat([correction[1:], torch.zeros_like(correction[:1])])
+    return rho, rho if c_bar == rho_bar else clipped_ratio(log_ratio, valid, c_bar)
+
+
+def _vtrace(
+    value: Tensor, next_value: Tensor, reward: Tensor, discount: Tensor, correction: Tensor
+) -> VTrace:
+    """V-Trace's targets from ``correction``, vs_t - V_t."""
+    following = next_value + _next(correction)
+    return VTrace(value + correction, reward + discount * following - value)
+
+
+def _next(x: Tensor) -> Tensor:
+    """x_{t+1}; 0 after the window's last step.    [T, B] -> [T, B]"""
+    return torch.cat([x[1:], torch.zeros_like(x[:1])])
 
 
 def _clean(reward: Tensor, valid: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def objective(
     inv, weight = inv[:-1], None if weight is None else weight[:-1]
     mask = None if mask is None else mask[:-1]
     policy_loss = losses.policy_loss(
-        advantage, inv.detach(), action, rho, target.advantage, weight, mask
+        advantage, inv.detach(), action, rho, target.advantage, weight, mask, log_pi[:-1]
     )
     log_tau = model.network.log_inv_temperature
     if log_tau is not None:
@@ -134,15 +134,17 @@ def trace(
     if cfg.estimator == "drtrace":
         both = targets.drtrace(value[:-1], value[1:], q[:-1], *common, rho_bar=rho_bar, c_bar=c_bar)
         return Targets(both.value, both.q, both.advantage)
-    v = targets.vtrace(value[:-1], value[1:], *common, rho_bar=rho_bar, c_bar=c_bar)
-    next_q = q[1:]
+    v, next_q = (value[:-1], value[1:]), q[1:]
     if cfg.retrace_bootstrap == "expected":
         next_q = (log_pi.exp() * every_q).sum(-1)[1:]
     if cfg.estimator == "vtrace+qtrace":
-        q_trace = targets.qtrace(q[:-1], next_q, *common, rho_bar=rho_bar, c_bar=c_bar)
+        of_v = targets.vtrace(*v, *common, rho_bar=rho_bar, c_bar=c_bar)
+        of_q = targets.qtrace(q[:-1], next_q, *common, rho_bar=rho_bar, c_bar=c_bar)
     else:
-        q_trace = targets.retrace(q[:-1], next_q, *common, c_bar=c_bar)
-    return Targets(v.value, q_trace.q, v.advantage)
+        of_v, of_q = targets.vtrace_and_retrace(
+            *v, q[:-1], next_q, *common, rho_bar=rho_bar, c_bar=c_bar
+        )
+    return Targets(of_v.value, of_q.q, of_v.advantage)
 
 
 def _auxiliary(model: ActorCritic, window: PolicyWindow, action: Tensor) -> Tensor:
