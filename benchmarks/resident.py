@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from learn import RESULTS, commit
 from rates import sample
@@ -57,6 +58,24 @@ def mean_around(points: list[dict[str, float]], minute: float, name: str) -> flo
     return sum(near) / len(near)
 
 
+def draw(result: dict[str, Any]) -> None:
+    """The curve of memory, to results/resident.png."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plot, axis = plt.subplots(figsize=(7, 3.2))
+    minutes, sizes = zip(*result["points"], strict=True)
+    axis.plot(minutes, [size / 2**20 for size in sizes], color="#bc6c25")
+    axis.set(xlabel="minutes", ylabel="memory of all processes, MiB", ylim=(0, None))
+    ratio = f"{result['ratio']:.3f} × minute {result['early_minute']:.0f}"
+    axis.set_title(f"{result['command']}: {ratio}", fontsize=8)
+    axis.grid(alpha=0.3)
+    plot.tight_layout()
+    plot.savefig(RESULTS / "resident.png", dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -85,23 +104,7 @@ def main() -> None:
     }
     (RESULTS / "resident.json").write_text(json.dumps(result) + "\n")
     print({k: v for k, v in result.items() if k != "points"})
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    plot, axis = plt.subplots(figsize=(7, 3.2))
-    sizes = [point["memory, bytes"] / 2**20 for point in points]
-    axis.plot([point["minute"] for point in points], sizes, color="#bc6c25")
-    axis.set(
-        xlabel="minutes",
-        ylabel="memory of all processes, MiB",
-        ylim=(0, None),
-        title=f"{result['command']}: {late / early:.3f} × minute {at[0]:.0f}",
-    )
-    axis.grid(alpha=0.3)
-    plot.tight_layout()
-    plot.savefig(RESULTS / "resident.png", dpi=130)
+    draw(result)
 
 
 if __name__ == "__main__":
