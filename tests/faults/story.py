@@ -102,6 +102,23 @@ def living() -> dict[int, tuple[int, bytes, bytes]]:
     return found
 
 
+def described(pid: int) -> str:
+    """A process for a report: what it calls itself, its state (proc_pid_stat(5); a process without
+    memory is one that the kernel is taking down) and the kernel function that it waits in.
+    """
+    words = []
+    for name in ("comm", "cmdline", "status", "wchan"):
+        try:
+            text = Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
+        except OSError as error:
+            text = f"no {name}: {error.strerror}"
+        if name == "status":
+            kept = ("State", "VmRSS", "SigPnd", "ShdPnd")
+            text = ", ".join(x for x in text.splitlines() if x.startswith(kept)).replace("\t", " ")
+        words.append(text.replace("\0", " ").strip()[:160])
+    return "; ".join(words)
+
+
 @dataclass
 class Story:
     """A run in ``directory``, under a ``runtime``; ``disk`` says whether it has a disk of its
@@ -292,10 +309,7 @@ class Story:
         while (found := left()) and time.monotonic() < end:
             time.sleep(0.2)
         if found and life is self.life:
-            words = {
-                pid: living().get(pid, (0, b"?"))[1][:80].strip(b"\0").decode(errors="replace")
-                for pid in found
-            }
+            words = {pid: described(pid) for pid in found}
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
