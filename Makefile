@@ -6,8 +6,9 @@ ARGS ?=
 TORCH_INDEX ?=
 # Processes that run test files: one more than two cores, since many tests wait for others.
 WORKERS ?= 3
-# Of `make soak`: random faults, minutes of fuzzing, and the seed of both.
+# Of `make soak`: random faults, runs that meet them at a time, minutes of fuzzing, and the seed of both.
 FAULTS ?= 200
+LANES ?= 2
 FUZZ ?= 10
 SEED ?= 0
 VENV := .venv
@@ -30,7 +31,7 @@ test-all: $(VENV)/installed-test lint
 
 # Random faults against real runs, then mutated files; what failed is kept in soak-failures/.
 soak: $(VENV)/installed-soak
-	cd tests && $(abspath $(BIN))/python -m faults --faults $(FAULTS) --seed $(SEED) --json ../benchmarks/results/faults.json --keep ../soak-failures
+	cd tests && $(abspath $(BIN))/python -m faults --faults $(FAULTS) --lanes $(LANES) --seed $(SEED) --json ../benchmarks/results/faults.json --keep ../soak-failures
 	cd tests && $(abspath $(BIN))/python -m faults.fuzz --minutes $(FUZZ) --seed $(SEED) --keep ../soak-failures
 
 lint: $(VENV)/installed-test
