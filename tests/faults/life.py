@@ -20,6 +20,11 @@ import pytest
 
 from dicerl.records.metrics import read_lines
 
+# Under nohup this process ignores SIGHUP, and what it starts would, too. With a handler it still
+# does, and its children begin with the usual one.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+
 DICERL = str(Path(sys.executable).with_name("dicerl"))
 # seconds for anything that must happen at all: a busy machine starts processes slowly
 PATIENCE = 180.0
