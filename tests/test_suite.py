@@ -68,3 +68,21 @@ def test_nothing_is_written_outside_a_suite_s_folder(call, tmp_path, name, kind)
         name.split("/")[-1],
     )
     assert outside.read_text() == "mine"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["runs", "runs/CartPole_v1-dice-0"])
+def test_no_run_of_a_suite_is_a_link_to_elsewhere(call, tmp_path, name):
+    """A run without a checkpoint would be cleared away there."""
+    outside, link = tmp_path / "outside", tmp_path / "s" / name
+    victim = outside if name != "runs" else outside / "CartPole_v1-dice-0"
+    victim.mkdir(parents=True)
+    (victim / "config.json").write_text("{}")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    one_line(
+        call("suite", "--games", "CartPole-v1", "--seeds", 1, "--preset", "debug", "--dir", "s"),
+        link.name,
+        "is a link out of the suite's directory",
+    )
+    assert [p.name for p in victim.iterdir()] == ["config.json"]

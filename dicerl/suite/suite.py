@@ -31,8 +31,8 @@ def run_suite(plan: Plan, quiet: bool = True) -> tuple[dict[str, Any], bool]:
             " with --dir"
         )
     with lock:
-        written = [plan.directory / name for name in ("suite.json", "suite.tmp", "logs")]
-        for path in (*written, *(r.log for r in plan.runs)):
+        written = [plan.directory / name for name in ("suite.json", "suite.tmp", "logs", "runs")]
+        for path in (*written, *(path for r in plan.runs for path in (r.directory, r.log))):
             require_own(path, plan.directory, "suite")
         for r in plan.runs:
             state.check(r)
