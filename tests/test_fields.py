@@ -177,6 +177,11 @@ def test_an_object(value):
         ("9", ""),
         ('{"size": NaN}', "NaN is no JSON"),
         ({"size": math.inf}, "not JSON compliant"),
+        ('{"size": 1e999}', "not JSON compliant"),  # no config.json could be read with these
+        ('{"name": "\\ud800"}', "surrogates not allowed"),
+        ({"name": "\ud800"}, "surrogates not allowed"),
+        ({"a" * 3: {"\ud800": 1}}, "surrogates not allowed"),
+        ('{"map": ' + "[" * 60 + "]" * 60 + "}", "nested more than 40 levels deep"),
         ({"make": len}, "not JSON serializable"),
         ({"size": (9, 9)}, "JSON would make {'size': [9, 9]} of it"),  # so a resumed run had a list
         ({"map": {1: 2}}, "JSON would make {'map': {'1': 2}} of it"),

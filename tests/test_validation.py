@@ -123,3 +123,5 @@ def test_a_wrapper_is_named_with_its_module(name):
 @pytest.mark.parametrize("name", ["env.id", "run_dir", "init.run", "variant", "ray.address"])
 def test_a_name_that_no_file_can_have_is_refused(name):
     assert "no name can hold the character 0" in refused(name, "a\0b")
+    # what os.fsdecode makes of bytes that are not UTF-8
+    assert "it must be text that a file can hold" in refused(name, "a\udcffb")

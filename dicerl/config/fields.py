@@ -22,6 +22,7 @@ from dicerl.config.elsewhere import meant, suggestion
 from dicerl.errors import ConfigError, nearest, shortened
 
 T = TypeVar("T")
+DEEPEST = 40  # levels of a JSON object; a config.json, which holds it, may have some more
 Reference = NewType("Reference", str)  # something of the user's own, "module:Name"
 Leaves = dict[str, tuple[Any, dataclasses.Field[Any]]]  # {"loss.q": (float, Field), ...}
 
@@ -200,6 +201,10 @@ def _json_object(name: str, value: Any) -> dict[str, Any]:
     try:
         text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
         found = json.loads(text, parse_constant=_no_constant)
+        if _levels(found) > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        # 1e999 is infinite, and half of a surrogate pair is no text
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(name, value, f"{wanted}: {error}") from None
     if not isinstance(found, dict):
@@ -207,6 +212,19 @@ def _json_object(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and found != value:
         raise ConfigError(name, value, f"{wanted}: JSON would make {shortened(found)} of it")
     return found
+
+
+def _levels(value: Any) -> int:
+    """How deep a value of JSON is nested: 0 for a number."""
+    count, level = 0, [value]
+    while level := [
+        inner
+        for item in level
+        if isinstance(item, dict | list)
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
+        count += 1
+    return count
 
 
 def _no_constant(name: str) -> None:

@@ -17,6 +17,8 @@ def validate(config: Config) -> Config:
     for name, (kind, field) in fields_of().items():
         if kind is str and "\0" in get(config, name):
             raise ConfigError(name, get(config, name), "no name can hold the character 0")
+        if kind is str:
+            _validate_text(name, get(config, name))
         if field.metadata["range"] is not None:
             _validate_range(name, get(config, name), *field.metadata["range"])
     _validate_combinations(config)
@@ -62,6 +64,13 @@ def validate(config: Config) -> Config:
             f" least {least:.2g}",
         )
     return config
+
+
+def _validate_text(name: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(name, value, "it must be text that a file can hold (UTF-8)") from None
 
 
 def _validate_stop_at(config: Config) -> None:
