@@ -171,6 +171,23 @@ FILES = {
         ["search is 'loss.q'", "[config]"],
     ),
     "jobs": ('games = ["pong"]\njobs = 0', ["jobs is 0"]),
+    "jobs without end": ('games = ["pong"]\njobs = inf', ["jobs is inf"]),
+    "a deep table": (f'games = ["pong"]\n[config]\n{".".join("a" * 2000)} = 1', ["50 levels deep"]),
+    **{
+        f"digits without end: {line.split(' =')[0]}": (
+            f'games = ["pong"]\n{line.replace("N", "0x" + "f" * 4000)}',
+            ["a whole number lies beyond 9.22e+18"],
+        )
+        for line in (
+            "seeds = [N]",
+            "config = [N]",
+            "log = N",
+            "[config]\nframes = [1, N]",
+            "[config]\nruntime.device = N",
+            "[config]\nevaluation.stop_at = N",
+            "[config]\nbandit.widths = [[N]]",
+        )
+    },
 }
 MISTAKES = {
     "no games": (["--seeds", "1"], ["needs games", "--games"]),

@@ -107,16 +107,21 @@ def parse_json(data: bytes) -> Any:
         value = _DECODER.decode(data.decode())
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    _check(value)
+    check(value)
     return value
 
 
-def _check(value: Any) -> None:
+def check(value: Any, largest: float = math.inf) -> None:
+    """Refuse a value of JSON or TOML that is nested too deeply, holds text that no file can hold,
+    or a whole number of more than ``largest``.
+    """
     level = [value]
     for _ in range(DEEPEST):
         for item in level:
             if isinstance(item, str):
                 item.encode()  # half of a surrogate pair is an error
+            elif isinstance(item, int) and abs(item) > largest:
+                raise ValueError(f"a whole number lies beyond {largest:.3g}")
             elif isinstance(item, dict):
                 "".join(item).encode()
         level = [

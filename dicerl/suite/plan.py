@@ -22,7 +22,7 @@ from dicerl.envs.trust import (
     require_cluster,
     require_wrapper,
 )
-from dicerl.errors import ConfigError, DicerlError, nearest
+from dicerl.errors import ConfigError, DicerlError, nearest, shortened
 from dicerl.records import files
 from dicerl.records.run import run_name
 from dicerl.suite.sweep import Setting, check_name, combined, directory_name, search, split
@@ -186,6 +186,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The keys of a suite's TOML file; unknown ones are refused by name."""
     try:
         table = tomllib.loads(files.read_bytes(path).decode())
+        files.check(table, largest=2**63)
     except FileNotFoundError:
         raise DicerlError(f"there is no suite file {path}") from None
     except (ValueError, RecursionError) as error:
@@ -200,7 +201,9 @@ def read_file(path: Path) -> dict[str, Any]:
                 f"{path}: no such key {key!r}{hint} (a suite file has {', '.join(KEYS)})"
             )
     if not isinstance(table.get("config", {}), dict):
-        raise DicerlError(f"{path}: config is {table['config']!r}; it must be a table: [config]")
+        raise DicerlError(
+            f"{path}: config is {shortened(table['config'])}; it must be a table: [config]"
+        )
     return table
 
 
@@ -247,7 +250,7 @@ def _jobs(value: Any) -> int | None:
         return None
     try:
         jobs = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         jobs = 0
     if not 1 <= jobs <= 10_000 or isinstance(value, bool | float):
         raise ConfigError("jobs", value, "it must be a whole number above 0")
