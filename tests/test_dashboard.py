@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -18,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from dicerl.records.run import Run
-from dicerl.report.dashboard import is_loopback, make_server
-from runs import append, line
+from dicerl.report import dashboard
+from dicerl.report.dashboard import Handler, is_loopback, make_server
+from faults.life import until
+from runs import append, line, one_line
 
 
 @pytest.fixture
@@ -180,6 +183,93 @@ def test_a_malformed_request_has_no_token(runs, serve, capfd):
     for query in ("?token=%ff", "?token=%C3%A9", "?token=" + "a" * 10_000):
         assert raw(server, get("/" + query)).startswith(b"HTTP/1.1 403"), query
     assert capfd.readouterr().err == ""
+
+
+def test_a_cookie_of_backslashes_costs_nothing(runs, serve):
+    """Python's own parser takes a time that grows with their square."""
+    server = serve(runs, "0.0.0.0")
+    began = time.process_time()
+    for _ in range(3):
+        assert raw(server, get("/", f'Cookie: x="{chr(92) * 60_000}"')).startswith(b"HTTP/1.1 403")
+    assert time.process_time() - began < 2  # seconds; a single one took 4
+
+
+@pytest.mark.parametrize("given", ["", "x=1; {}", "{}; x=1", 'x="a\\"; {}'])
+def test_the_token_among_other_cookies(runs, serve, given):
+    server = serve(runs, "0.0.0.0")
+    kept = given.format(f"{server.cookie}={server.token}")
+    assert ask(server, "/", Cookie=kept)[0] == (200 if given else 403)
+
+
+def test_a_request_that_drips_in_is_cut_off(runs, serve, monkeypatch):
+    monkeypatch.setattr(Handler, "timeout", 2)
+    with socket.create_connection(("127.0.0.1", serve(runs).server_address[1])) as drips:
+        drips.settimeout(0.2)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                drips.sendall(b"G")
+                if not drips.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        assert time.monotonic() < end
+
+
+def test_more_connections_than_places(runs, serve, monkeypatch, capfd):
+    """What is too much is closed; then there is room again."""
+    monkeypatch.setattr(dashboard, "CONNECTIONS", 8)
+    server = serve(runs)
+    address = "127.0.0.1", server.server_address[1]
+    silent = [socket.create_connection(address) for _ in range(12)]
+    assert [one.recv(1) for one in silent[8:]] == [b""] * 4
+    for one in silent:
+        one.close()
+    until(lambda: raw(server, get("/")).startswith(b"HTTP/1.1 200"), "there is room again", 30)
+    assert capfd.readouterr().err == ""
+
+
+def test_no_thread_is_left(runs, serve, monkeypatch, capfd):
+    server = serve(runs)
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        assert raw(server, get("/")) == b""
+    assert raw(server, get("/")).startswith(b"HTTP/1.1 200")
+    assert capfd.readouterr().err == ""
+
+
+def test_the_current_folder_may_be_removed(runs, serve, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    server = serve(os.path.relpath(runs))
+    here.rmdir()
+    assert [run["id"] for run in state(server)["list"]]
+    assert state(server)["runs_dir"] == os.path.relpath(runs, here)
+
+
+def test_runs_that_cannot_be_read_now_are_an_answer(runs, serve, monkeypatch, capfd):
+    server = serve(runs)
+
+    def gone(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(server.board, "runs", gone)
+    assert ask(server, "/api/state")[0] == 500
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("host", ["", "\u00e4" * 64, "\udcff"])
+def test_an_address_that_is_none(runs, call, host):
+    one_line(
+        call("dashboard", runs, "--host", host), "host is ", "it must be an address to listen on"
+    )
 
 
 def test_a_hundred_pages(runs, serve):

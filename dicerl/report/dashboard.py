@@ -7,9 +7,9 @@ loopback every request needs the token.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hmac
-import http.cookies
 import ipaddress
 import json
 import os
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from dicerl.errors import DicerlError
+from dicerl.errors import ConfigError, DicerlError
 from dicerl.records.files import open_regular
 from dicerl.report.page import policy
 
@@ -32,6 +32,7 @@ PORT = 8770
 PICKED = 40  # runs compared at most
 KEPT = 4  # answers, for other pages
 FIELDS = 1000  # of a query
+CONNECTIONS = 1000  # at a time, at most: a hundred pages, with some each
 LARGEST_VIDEO = 1 << 28  # bytes
 HEADERS = {
     "Content-Security-Policy": (
@@ -49,7 +50,8 @@ class Board:
     """The runs below a directory; after the first read only what is new. One request at a time."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.shown = text_of(root)
+        self.root = Path(os.path.abspath(root))  # the current folder may be removed
         self._runs: dict[str, Any] = {}
         self._content: dict[str, dict[str, Any]] = {}  # by version: many pages may show the same
         self._lock = threading.Lock()
@@ -91,7 +93,7 @@ class Board:
             for run in chosen:
                 run.refresh(everything=False)
             answer: dict[str, Any] = {
-                "runs_dir": text_of(self.root),
+                "runs_dir": self.shown,
                 "list": entries,
                 "picked": picked,
                 "version": version,
@@ -135,6 +137,42 @@ class Server(ThreadingHTTPServer):
         super().__init__((host, port), Handler)
         self.host, self.board, self.token = host, board, token
         self.cookie = f"dicerl_{self.server_address[1]}"
+        self._places = threading.BoundedSemaphore(most_connections())
+        # connections whose request is not read yet, and until when it must be
+        self.reading: dict[socket.socket, float] = {}
+
+    def get_request(self) -> Any:
+        """The next connection; where the system has none to give, a pause."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(0.1)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, or not at all where there are too many."""
+        if not self._places.acquire(blocking=False):
+            return self.shutdown_request(request)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system has no thread left
+            self._places.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As its parent; then there is room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def service_actions(self) -> None:
+        """Twice a second: end connections whose request takes too long to come."""
+        now = time.monotonic()
+        for connection, until in list(self.reading.items()):
+            if now > until:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def warm_up(self) -> None:
         """What the first visitor would wait for: imports, and compressing plotly.js."""
@@ -157,6 +195,16 @@ class Server(ThreadingHTTPServer):
         """Print the traceback of a failed request, unless the browser only left."""
         if not isinstance(sys.exception(), ConnectionError):  # a browser that left is not an error
             super().handle_error(request, client_address)
+
+
+def most_connections() -> int:
+    """How many connections are answered at a time: for half of the files that may be open."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return CONNECTIONS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS if soft < 0 else max(4, min(CONNECTIONS, soft // 2))
 
 
 def text_of(path: Path | str) -> str:
@@ -182,11 +230,11 @@ def host_name(hosts: list[str]) -> str:
 
 def cookie(header: str, name: str) -> str:
     """The value of a cookie; empty if there is none."""
-    try:
-        cookies = http.cookies.SimpleCookie(header)
-    except http.cookies.CookieError:
-        return ""
-    return cookies[name].value if name in cookies else ""
+    for pair in reversed(header.split(";")):
+        found, _, value = pair.strip().partition("=")
+        if found == name:
+            return value
+    return ""
 
 
 def _is_place(digits: str) -> bool:
@@ -198,10 +246,16 @@ def make_server(root: Path, host: str = "127.0.0.1", port: int = PORT) -> Server
     """A server for the runs below ``root``, bound but not serving yet; port 0 picks a free one, and
     any host but loopback needs a token.
     """
+    if not host:
+        raise ConfigError(
+            "host", host, "it must be an address to listen on; 0.0.0.0 is all of them"
+        )
     try:
         return Server(
             host, port, Board(root), None if is_loopback(host) else secrets.token_urlsafe(24)
         )
+    except (TypeError, UnicodeError) as error:  # no encoding for names of machines has it
+        raise ConfigError("host", host, f"it must be an address to listen on ({error})") from None
     except OSError as error:
         hint = (
             "; name another with --port, or 0 for a free one"
@@ -226,12 +280,24 @@ class Handler(BaseHTTPRequestHandler):
 
     server: Server
     protocol_version = "HTTP/1.1"
-    timeout = 60
+    timeout = 60  # seconds for each read and write, and for all of a request to come
+
+    def handle_one_request(self) -> None:
+        """Read a request and answer it; one that drips in is cut off as one that never ends."""
+        self.server.reading[self.connection] = time.monotonic() + self.timeout
+        try:
+            super().handle_one_request()
+        finally:
+            self._was_read()
+
+    def _was_read(self) -> None:
+        self.server.reading.pop(self.connection, None)
 
     def do_GET(self) -> None:
         """Send what the path names, after a check that the visitor is welcome."""
         from dicerl.report.page import TYPES, linked
 
+        self._was_read()
         try:
             url = urlsplit(self.path)
             query = parse_qs(url.query, max_num_fields=FIELDS)
@@ -251,7 +317,10 @@ class Handler(BaseHTTPRequestHandler):
             )
         elif url.path == "/api/state":
             wanted = None if "default" in query else query.get("run", [])
-            content = self.server.board.state(wanted, query.get("have", [""])[0])
+            try:
+                content = self.server.board.state(wanted, query.get("have", [""])[0])
+            except OSError as error:
+                return self._refuse(500, f"the runs cannot be read: {error.strerror}")
             self._send(
                 gzip.compress(json.dumps(content, allow_nan=False).encode(), 1),
                 "application/json",
