@@ -22,6 +22,16 @@ from dicerl.runtime import roles
 from dicerl.runtime.messages import NotSaved
 from runs import TINY, flip, one_line, rewrite, truncate
 
+
+def forget(name):
+    """Weights without a checksum would not be looked at."""
+
+    def without(state):
+        return state | {"checksums": {k: v for k, v in state["checksums"].items() if k != name}}
+
+    return rewrite(without)
+
+
 DAMAGES = {
     "model truncated": ("model.safetensors", truncate),
     "model with a flipped bit": ("model.safetensors", flip),
@@ -44,6 +54,8 @@ DAMAGES = {
         rewrite(lambda s: s | {"agent_steps": s["agent_steps"] + 64}),
     ),
     "state with odd checksums": ("state.json", rewrite(lambda s: s | {"checksums": []})),
+    "state without the weights' checksum": ("state.json", forget("model.safetensors")),
+    "state without the optimizer's checksum": ("state.json", forget("optimizer.safetensors")),
     "state of a later format": ("state.json", rewrite(lambda s: s | {"format": 999})),
 }
 
