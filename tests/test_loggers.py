@@ -79,6 +79,30 @@ def test_csv_holds_every_line_once_even_after_a_kill(tmp_path):
     assert (run / "train.csv").read_text() != before  # times differ, at least
 
 
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe\n", b"1" * 140_000 + b",6\n", b"\0\n", b'"\n'], ids=lambda b: str(b[:4])
+)
+def test_a_damaged_table_ends_where_it_is_damaged(tmp_path, damage):
+    run = dicerl.train(config(tmp_path, log="csv"), quiet=True).directory
+    killed_after(run, 1)
+    whole = (run / "train.csv").read_bytes()
+    (run / "train.csv").write_bytes(whole + damage)
+    dicerl.resume(run, quiet=True)
+    assert_tables_equal_the_metrics(run)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"kind": [1]}', '{"kind": "train"}', '{"kind": "train", "time": "x"}']
+)
+def test_a_line_that_no_run_wrote_has_no_row(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    (tmp_path / "train.csv").write_text("time,agent_steps,frames,updates\n1.5,10,10,4\n")
+    log = loggers.CsvLog()
+    log.on_start(Namespace(directory=tmp_path), 0)
+    log.on_end(None)
+    assert rows(tmp_path / "train.csv") == []
+
+
 def test_csv_is_cut_back_when_a_run_goes_back_in_mid_run(tmp_path):
     settings = config(tmp_path, log="csv", **{"checkpoint.every": 100})
     run = dicerl.train(settings, Catch, quiet=True, on_batch=Diverging()).directory

@@ -8,6 +8,7 @@ range is there twice.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import json
@@ -55,7 +56,8 @@ class CsvLog(Callback):
         written: dict[str, Counter[Any]] = {kind: Counter() for kind in KINDS}
         if any((run.directory / name).exists() for name in TABLES.values()):
             for line in read_lines(run.directory / "metrics.jsonl"):  # it is cut back by now
-                if line.get("kind") in written:
+                # a line that no run wrote has no row
+                with contextlib.suppress(KeyError, TypeError, ValueError):
                     written[line["kind"]][_identity(line)] += 1
         for kind, name in TABLES.items():
             path = run.directory / name
@@ -102,12 +104,13 @@ def _rows_kept(path: Path, written: Counter[Any], frames: int) -> list[dict[str,
     if not path.exists():
         return []
     rows, kept = [], 0
-    with path.open(newline="") as file:
+    # half a row, or what no run wrote, is the end
+    with (
+        path.open(newline="") as file,
+        contextlib.suppress(KeyError, TypeError, ValueError, csv.Error),
+    ):
         for row in csv.DictReader(file):
-            try:
-                identity, at = _identity(row), float(row["frames"])
-            except (KeyError, TypeError, ValueError):  # half a row
-                break
+            identity, at = _identity(row), float(row["frames"])
             rows.append(row)
             if written[identity] > 0:
                 written[identity] -= 1
