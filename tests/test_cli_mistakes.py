@@ -236,6 +236,11 @@ MISTAKES = {
         ["train", "CartPole-v1", "--runtime.device", "tpu:9"],
         "runtime.device is 'tpu:9'",
     ),
+    "a device whose module is missing": (
+        ["train", "CartPole-v1", "--runtime.device", "privateuseone"],
+        "runtime.device is 'privateuseone'",
+        "it cannot be used here",
+    ),
     "a torso that does not fit": (
         ["train", "CartPole-v1", "--network.torso", "minatar"],
         "network.torso is 'minatar'",

@@ -249,6 +249,7 @@ def test_without_onnx_one_line_says_what_to_install(call, vectors, monkeypatch):
         (("--onnx", "a.bin"), ("onnx is 'a.bin'", ".onnx")),
         (("--torch-export", "nowhere/a.pt2"), ("torch_export is", "nowhere")),
         (("--torch-export", "--checkpoint", "7"), ("checkpoint is '7'",)),
+        (("--torch-export", f"{'a' * 300}.pt2"), ("torch_export is", "File name too long")),
     ],
 )
 def test_mistakes_are_one_line(call, vectors, arguments, fragments):

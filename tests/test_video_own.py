@@ -204,6 +204,12 @@ def test_a_film_of_any_name_is_a_file(own, tmp_path, monkeypatch, name):
     assert imageio_ffmpeg.count_frames_and_secs(str(tmp_path / name))[0] > 0
 
 
+def test_a_film_is_no_folder(own, tmp_path):
+    (tmp_path / "film.mp4").mkdir()
+    with pytest.raises(DicerlError, match=r"film\.mp4 is a directory"):
+        evaluate(own, NeverPlayed, episodes=1, video=tmp_path / "film.mp4")
+
+
 @pytest.mark.parametrize("content", [b'{"frames": 40}', b"{", b"[]", None])
 def test_a_film_replaces_no_file_but_another_film_s(own, tmp_path, content):
     """x.json is written beside x.mp4: config.mp4 in a run's directory would end the run."""

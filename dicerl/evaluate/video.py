@@ -172,6 +172,8 @@ class Film:
         self._strip: Strip | None = None
         self._writer: Generator[None, Any, None] | None = None
         _require_own(path.with_suffix(".json"))
+        if path.is_dir():
+            raise DicerlError(f"video {path} is a directory; it must be a file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._temporary.touch(exist_ok=False)  # now, not after a long episode

@@ -141,10 +141,15 @@ def export(
             target.parent.mkdir(exist_ok=True)
         write, load = WRITERS[kind]
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as place, _silence():
-            new = Path(place) / target.name
+            new = Path(place) / f"new{SUFFIXES[kind]}"  # torch takes no name of any bytes
             write(program, described, new)
             result["difference"][kind] = difference(policy, load(new))
-            new.replace(target)
+            try:
+                new.replace(target)
+            except OSError as error:
+                raise ConfigError(
+                    kind, str(file), f"it cannot be written: {error.strerror}"
+                ) from None
         result["files"][kind] = str(target)
     return result
 

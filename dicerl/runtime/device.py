@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from dicerl.parts.learner import Learner
 from dicerl.parts.sequence import allocate, schema, window_bytes, window_length
 from dicerl.runtime.machine import amount
 
+LONGEST_WHY = 200  # characters of torch's reason, which may list all its devices
 SLACK = 1.25  # times what was counted: workspaces of libraries, and memory in pieces
 
 
@@ -23,10 +26,9 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()  # "meta" has no values to copy back
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            "runtime.device", name, f"it cannot be used here: {str(error).splitlines()[0]}"
-        ) from None
+    except (RuntimeError, AssertionError, ImportError) as error:
+        why = textwrap.shorten(str(error), LONGEST_WHY, placeholder=" ...")
+        raise ConfigError("runtime.device", name, f"it cannot be used here: {why}") from None
     return device
 
 
