@@ -261,3 +261,27 @@ def test_fuzzing_notices_a_write_elsewhere(tmp_path):
     )
     assert ended.stdout.count("noticed") == 3
     assert not (tmp_path / "outside").exists()
+
+
+def test_huge_rewards_are_for_training(tmp_path):
+    """An evaluation that took them had no loss to spoil, and the story waited for one."""
+    (tmp_path / "mood-step").write_text("huge x 1")
+    code = """
+        from faults.moody import HUGE, Moody
+
+        def make_evaluation_env():
+            return Moody()
+
+        def reward_of(env):
+            env.reset()
+            return env.step(0)[1]
+
+        assert abs(reward_of(make_evaluation_env())) <= 1
+        assert reward_of(Moody()) == HUGE
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "FAULTS": str(tmp_path)},
+        cwd=Path(__file__).parent,
+        check=True,
+    )

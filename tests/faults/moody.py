@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,14 @@ def shifted_time() -> float:
 time.time = shifted_time
 
 
-def role() -> str:
-    """Which role's code makes this environment; none in the process that was started."""
+def made_by(names: Collection[str]) -> str:
+    """Which of these functions makes this environment; "" if none does."""
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name in ROLES:
-            return ROLES[frame.f_code.co_name]
+        if frame.f_code.co_name in names:
+            return frame.f_code.co_name
         frame = frame.f_back  # type: ignore[assignment]
-    return "supervisor"
+    return ""
 
 
 class Moody(Catch):
@@ -52,7 +53,10 @@ class Moody(Catch):
     def __init__(self) -> None:
         super().__init__()
         self._huge = 0  # further steps with a HUGE reward
-        (FOLDER / f"role-{os.getpid()}").write_text(role())
+        self._evaluates = bool(made_by(["make_evaluation_env"]))
+        # none of them in the process that was started
+        role = ROLES.get(made_by(ROLES), "supervisor")
+        (FOLDER / f"role-{os.getpid()}").write_text(role)
 
     def reset(
         self, *, seed: int | None = None, options: Any = None
@@ -90,6 +94,8 @@ class Moody(Catch):
             return ""
         try:
             mood = path.read_text()
+            if self._evaluates and mood.startswith("huge"):
+                return ""  # no loss has what is played in an evaluation
             path.rename(FOLDER / "taken")  # one of them gets it
         except OSError:
             return ""
