@@ -302,3 +302,35 @@ def test_who_uses_a_debugger_is_not_interrupted(clock):
             time.sleep(1)
     finally:
         sys.settrace(None)
+
+
+@pytest.mark.parametrize("taken", [signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None])
+def test_an_environment_that_takes_the_signal_is_interrupted_all_the_same(clock, taken):
+    """What resets every signal to its default ended the process at the next tick."""
+    patient = clock(0.5)
+    try:
+        with patient.within(0.5, "being made"):
+            signal.signal(signal.SIGALRM, taken)
+            time.sleep(0.3)
+
+        def step():
+            with patient.within(0.5, "step"):
+                while True:
+                    time.sleep(0.01)
+
+        with pytest.raises(EnvironmentFailed, match=r"slow did not return from step for 0\.5 s"):
+            step()
+        patient.stop()
+        assert signal.getsignal(signal.SIGALRM) is taken
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def test_nothing_is_left_of_a_patience():
+    before = threading.active_count()
+    with Patience("slow", 0.1):
+        assert threading.active_count() == before + 1
+    until = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before

@@ -7,6 +7,8 @@ without a word.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
 import signal
 import sys
@@ -39,10 +41,11 @@ class Patience:
     EnvironmentFailed. An environment that catches even that is asked some more times; then the
     process ends, since nothing else can.
 
-    By the signal of a clock, which interrupts what Python does, but no call of a library that never
-    returns. Only in the main thread, and not where somebody else uses that signal. A suspended
-    process (Ctrl-Z) hears one tick when it goes on, however long it slept, and one that a debugger
-    traces hears none: somebody is looking at it.
+    A thread counts; when the time is up it sends SIGALRM, which interrupts what Python does, but no
+    call of a library that never returns. Only in the main thread, and not where somebody else uses
+    that signal; if the environment takes it, its code is interrupted between two steps of Python
+    instead. A suspended process (Ctrl-Z) counts one tick when it goes on, however long it slept,
+    and one that a debugger traces is never interrupted: somebody is looking at it.
 
     A folder that the environment changes to is the current one only ``within``: paths of the run
     may be relative. There os._exit is sys.exit, of which the run can tell; in a copy of the process
@@ -52,29 +55,36 @@ class Patience:
     def __init__(self, name: str, shortest: float) -> None:
         self._name, self._tick = name, min(1.0, shortest / TICKS)
         self._what, self._seconds = "", 0.0
-        self._left: float | None = None  # ticks; None: nothing is waited for
+        self._ticks = 0  # written by the thread alone
+        self._until: float | None = None  # ticks; None: nothing is waited for
         self._handler = self._ring  # one object, to be recognised
+        self._over: threading.Event | None = None  # of the thread that counts
         self._folder = _current()  # the environment's
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Let the clock tick."""
+        """Begin to count."""
         if (
-            hasattr(signal, "setitimer")
+            hasattr(signal, "pthread_kill")
             and threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
         ):
             signal.signal(signal.SIGALRM, self._handler)
-            signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
+            self._over = threading.Event()
+            threading.Thread(
+                target=self._count,
+                args=(self._over, threading.get_ident()),
+                name="dicerl patience",
+                daemon=True,
+            ).start()
 
     def stop(self) -> None:
-        """Stop the clock, unless the environment uses it now."""
-        if (
-            threading.current_thread() is threading.main_thread()
-            and hasattr(signal, "setitimer")
-            and signal.getsignal(signal.SIGALRM) is self._handler
-        ):
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        """Count no more, and give the signal back unless the environment uses it now."""
+        if self._over is None or threading.current_thread() is not threading.main_thread():
+            return
+        self._over.set()
+        self._over = None
+        if signal.getsignal(signal.SIGALRM) is self._handler:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def __enter__(self) -> Patience:
@@ -84,17 +94,37 @@ class Patience:
     def __exit__(self, *of: object) -> None:
         self.stop()
 
-    def _ring(self, number: int, frame: object) -> None:
-        if self._left is None or sys.gettrace() is not None:
+    def _count(self, over: threading.Event, thread: int) -> None:
+        while not over.wait(self._tick):
+            self._ticks += 1
+            left = self._left()
+            if left <= -DEAF:
+                line = f"dicerl: {self._reason()}, nor when it was interrupted; the run ends here"
+                with contextlib.suppress(OSError):
+                    os.write(2, f"{printable(line)}\n".encode(errors="replace"))
+                END(2)
+            if left <= 0:
+                self._interrupt(thread)
+
+    def _interrupt(self, thread: int) -> None:
+        if signal.getsignal(signal.SIGALRM) is self._handler:
+            signal.pthread_kill(thread, signal.SIGALRM)
             return
-        self._left -= 1
-        if self._left <= -DEAF:
-            line = f"dicerl: {self._reason()}, nor when it was interrupted; the run ends here"
-            with contextlib.suppress(OSError):
-                os.write(2, f"{printable(line)}\n".encode(errors="replace"))
-            END(2)
-        if self._left <= 0:
-            raise TimeIsUp(self._reason())
+        reason = self._reason()
+        kind = type("TimeIsUp", (TimeIsUp,), {"__str__": lambda error: reason})
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+    def _ring(self, number: int, frame: object) -> None:
+        if self._left() > 0:  # it has returned meanwhile
+            return
+        if sys.gettrace() is not None:
+            self.again()
+            return
+        raise TimeIsUp(self._reason())
+
+    def _left(self) -> float:
+        until = self._until
+        return math.inf if until is None else until - self._ticks
 
     def _reason(self) -> str:
         return f"{self._name} did not return from {self._what} for {self._seconds:g} s"
@@ -113,7 +143,7 @@ class Patience:
             raise EnvironmentFailed(str(error)) from None
         finally:
             os._exit = END
-            self._left = None
+            self._until = None
             self._folder = _current()
             _change(self._folder, ours)
 
@@ -124,7 +154,7 @@ class Patience:
 
     def again(self) -> None:
         """The environment has returned."""
-        self._left = self._seconds / self._tick
+        self._until = self._ticks + self._seconds / self._tick
 
 
 def _current() -> str | None:
