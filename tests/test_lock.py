@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -111,6 +112,27 @@ def test_a_copy_of_the_process_neither_keeps_nor_releases_it(tmp_path):
     assert not in_use(tmp_path)
     os.close(ask)
     assert [os.waitpid(pid, 0)[1] for pid in (copy, other)] == [0, 0]
+
+
+def test_a_copy_does_not_keep_the_lock_of_a_process_that_was_killed(tmp_path):
+    """As an environment's own worker, which outlives a run that gets SIGKILL."""
+    (asked, ask), (answer, answered) = os.pipe(), os.pipe()
+    run = os.fork()
+    if not run:
+        os.close(ask)
+        lock = hold(tmp_path / "run.lock")
+        if not os.fork():
+            os.write(answered, b"x")
+            os.read(asked, 1)
+            os._exit(0)
+        os.read(asked, 1)
+        os._exit(0 if lock else 1)
+    assert os.read(answer, 1) == b"x"
+    assert in_use(tmp_path)
+    os.kill(run, signal.SIGKILL)
+    os.waitpid(run, 0)
+    assert not in_use(tmp_path)
+    os.close(ask)
 
 
 def test_a_lock_whose_files_were_closed_by_others(tmp_path):

@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -49,12 +50,14 @@ class Lock:
     """Locked files, until ``close`` or the end of this process.
 
     A fork shares them: a copy that lives on (an environment's pool) would hold the lock after this
-    process has closed its file, so it is released explicitly, and never by a copy.
+    process has closed its file, so it is released explicitly, and never by a copy. The copy closes
+    its files at once, or it would hold the lock of a process that was killed.
     """
 
     def __init__(self) -> None:
         self._open: list[int] = []
         self._process = os.getpid()
+        _locks.add(self)
 
     def take(self, path: Path, flags: int, exclusive: bool) -> bool:
         """Lock what is at ``path``; False if another process holds it."""
@@ -85,6 +88,16 @@ class Lock:
         self.close()
 
     __del__ = close
+
+
+def _close_in_copy() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_copy)
 
 
 def hold(path: Path) -> Lock | None:
