@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 
 import dicerl
@@ -81,6 +83,37 @@ def test_one_that_returns_true_stops_the_run_with_a_checkpoint(tmp_path, kind, c
     assert run.summary["frames"] < 20_000
     assert checkpoint.newest(run.directory)[1].updates == run.summary["updates"]
     assert "Enough stops the run" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (lambda: np.array([1, 2]), "raised in on_train: ValueError("),
+        (lambda: sys.exit("enough"), "raised in on_train: SystemExit('enough')"),
+    ],
+    ids=["several truths", "sys.exit"],
+)
+def test_an_odd_end_of_a_callback_is_one_line_and_a_checkpoint(tmp_path, does, reason):
+    class Odd(dicerl.Callback):
+        def on_train(self, line):
+            return does()
+
+    with pytest.raises(DicerlError, match="the callback Odd ") as caught:
+        dicerl.train(config(tmp_path, log_every=1), quiet=True, callbacks=[Odd()])
+    assert reason in str(caught.value)
+    assert checkpoint.checkpoints_of(tmp_path / "run")
+
+
+def test_a_stop_that_raises_ends_the_run_with_the_reason_and_a_checkpoint(tmp_path):
+    asked = []
+
+    def stop():
+        asked.append(None)
+        return np.array([False, False]) if len(asked) > 3 else False
+
+    with pytest.raises(DicerlError, match="stop raised ValueError"):
+        dicerl.train(config(tmp_path, frames=100_000), quiet=True, stop=stop)
+    assert checkpoint.checkpoints_of(tmp_path / "run")
 
 
 @pytest.mark.parametrize("moment", ["start", "episode", "evaluation", "checkpoint", "end"])

@@ -57,15 +57,27 @@ class Callbacks:
         for callback in () if self.failure else self._callbacks:
             name = type(callback).__name__
             try:
-                stop = getattr(callback, f"on_{moment}")(*args)
-            except Exception as error:
+                stop = bool(getattr(callback, f"on_{moment}")(*args))
+            except (Exception, SystemExit) as error:
                 reason = str(error) if isinstance(error, DicerlError) else repr(error)
-                self.failure = f"the callback {name} raised in on_{moment}: {reason}"
-                self.stop = True
+                self.failed(f"the callback {name} raised in on_{moment}: {reason}")
                 return
             if stop and not self.stop:
                 self.stop = True
                 self._say(f"{name} stops the run")
+
+    def asks(self, stop: Callable[[], bool]) -> bool:
+        """Whether the run is to stop, by ``stop`` (``train(..., stop=...)``) or one of these."""
+        if not self.stop:
+            try:
+                return bool(stop())
+            except (Exception, SystemExit) as error:
+                self.failed(f"stop raised {error!r}")
+        return True
+
+    def failed(self, failure: str) -> None:
+        """Stop the run, which ends with this reason."""
+        self.failure, self.stop = failure, True
 
 
 class StopAt(Callback):
