@@ -6,9 +6,12 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
+import dicerl
+from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError
 from dicerl.runtime import roles
 from dicerl.runtime.messages import Crashed, Failed
+from runs import debug
 
 
 @pytest.fixture
@@ -89,6 +92,17 @@ def test_a_role_that_raises_sends_the_reason_unless_its_channel_is_closed(error,
         assert "raise error" in message.traceback
         message = message._replace(traceback="")
     assert message == expected
+
+
+def test_what_on_batch_raises_is_not_taken_for_the_channel_s(tmp_path):
+    """A logger whose socket has gone."""
+
+    def on_batch(learner, batch):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    settings = debug(tmp_path / "run", "", runtime__kind="process", frames=5_000)
+    with pytest.raises(DicerlError, match=r"learner failed: .*on_batch raised BrokenPipeError"):
+        dicerl.train(settings, Catch, quiet=True, on_batch=on_batch)
 
 
 def test_a_callable_that_cannot_be_sent_is_named():

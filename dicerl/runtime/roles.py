@@ -61,6 +61,7 @@ from dicerl.runtime.messages import (
 from dicerl.runtime.setup import Plan
 
 HEARTBEAT = 0.5  # seconds
+GONE = EOFError, BrokenPipeError, ConnectionResetError  # the supervisor: what a channel raises
 TIMES_EVERY = 0.25  # seconds between two TimesSpent of an actor
 FRESH = 0.02  # seconds for which a behaviour drawn ahead may be used
 # the part of the expected use in that time that is drawn ahead: what is left over is never used
@@ -250,7 +251,10 @@ def learner_role(channel: Channel, shared: Shared) -> None:
                 channel.send(BatchProgress(slots, trained, diagnostics))
                 if on_batch is not None:
                     learner.fetch()
-                    on_batch(learner, batch)
+                    try:
+                        on_batch(learner, batch)
+                    except GONE as error:  # not that of our channel
+                        raise RuntimeError(f"on_batch raised {told(error)}") from error
                 with times("training"):
                     diagnostics = learner.update(batch, diagnose, number, columns)
                 trained = True
@@ -309,7 +313,7 @@ def run_role(role: Callable[..., None], channel: Channel, shared: Shared, *args:
     """
     try:
         role(channel, shared, *args)
-    except (EOFError, BrokenPipeError, ConnectionResetError, LostReplica):
+    except (*GONE, LostReplica):
         raise
     except _Said:
         pass
@@ -335,7 +339,7 @@ def _closed_at_the_end(channel: Channel, opened: VectorEnv | Evaluator) -> Itera
     """
     try:
         yield
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except GONE:
         raise
     except BaseException as error:
         _send_reason(channel, error)

@@ -267,10 +267,12 @@ class Supervisor:
                 self.coordinator.progress.say(f"the evaluator {reason}; this evaluation is skipped")
 
     def _wake_resting(self) -> None:
-        """Start children that died, when their pause is over."""
+        """Start children that died, when their pause is over; a learner at once where the run is to
+        stop, since it is saved by that.
+        """
         now = time.monotonic()
         for learner in self.learners:
-            if learner.rests_until is not None and now >= learner.rests_until:
+            if learner.rests_until is not None and (now >= learner.rests_until or self._stop()):
                 self._go_on_with(learner)
         for actor in self._fleet.actors:
             if actor.rests_until is not None and now >= actor.rests_until:
