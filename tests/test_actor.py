@@ -2,6 +2,7 @@
 What it records is compared with what the environments gave in test_pipeline.py.
 """
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -12,6 +13,7 @@ import probe
 from dicerl.agent.behaviour import Behaviour, Behaviours
 from dicerl.config.presets import preset
 from dicerl.core import family
+from dicerl.envs import make_vector_env
 from dicerl.errors import EnvironmentFailed
 
 # --- the x that was drawn -------------------------------------------------------------------------
@@ -187,6 +189,45 @@ class Doubles(probe.Small):
     def step(self, action):
         torch.set_default_dtype(torch.float64)
         return super().step(action)
+
+
+def test_an_environment_that_leaves_torch_in_inference_mode():
+    """Nothing could be trained on what is made then."""
+
+    class Infers(probe.Small):
+        def step(self, action):
+            left.enter_context(torch.inference_mode())
+            return super().step(action)
+
+    actor = probe.actor_of(preset("debug"), Infers, 2)
+    actor.act()
+    with (
+        contextlib.ExitStack() as left,
+        pytest.raises(EnvironmentFailed, match="left torch in inference mode"),
+    ):
+        actor.advance()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda: torch.set_default_dtype(torch.float64), "made torch.float64 torch's"),
+        (lambda: torch.set_default_device("meta"), "made meta torch's default device"),
+    ],
+    ids=["dtype", "device"],
+)
+def test_an_environment_that_changes_torch_when_it_is_made(change, said):
+    class Changes(probe.Small):
+        def __init__(self):
+            super().__init__()
+            change()
+
+    try:
+        with pytest.raises(EnvironmentFailed, match=said):
+            make_vector_env(preset("debug"), 2, Changes)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
 
 
 def test_what_an_environment_does_wrong_is_told_with_the_actor_and_the_step():

@@ -9,7 +9,13 @@ from typing import Any
 
 from dicerl.config import Config
 from dicerl.envs.atari import AtariApart, AtariEnv, game_name, games
-from dicerl.envs.base import EnvSpec, VectorEnv, require_finite, require_same
+from dicerl.envs.base import (
+    EnvSpec,
+    VectorEnv,
+    require_finite,
+    require_same,
+    require_torch_as_it_was,
+)
 from dicerl.envs.filmed import FilmedAtari, FilmedEnv, FilmedGym, names_of_actions
 from dicerl.envs.gym import GymEnv, maker
 from dicerl.envs.masks import mask_of, random_actions
@@ -34,6 +40,7 @@ __all__ = [
     "random_actions",
     "require_finite",
     "require_same",
+    "require_torch_as_it_was",
 ]
 
 # makes one gymnasium.Env; called with env.kwargs, and with render_mode for a film. Or what
@@ -48,6 +55,7 @@ def make_vector_env(
     for Atari; 0 leaves it to ale-py.
     """
     env: VectorEnv = _make(AtariEnv, GymEnv, config, num_envs, make_env, num_threads)
+    require_torch_as_it_was(env.spec.name, made=True)
     return env
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,6 +97,25 @@ def require_finite(spec: EnvSpec, what: str, values: np.ndarray) -> None:
         raise EnvironmentFailed(
             f"{spec.name} gave the {what} {values[~np.isfinite(values)][0]}; {what}s must be finite"
         )
+
+
+def require_torch_as_it_was(name: str, made: bool = False) -> None:
+    """Raise EnvironmentFailed if an environment has changed what torch computes with in all of this
+    process: everything that is trained would be computed so. The default device, which takes a
+    while to ask for, is looked at only when one was ``made``.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.get_default_dtype() is not torch.float32:
+        wrong = f"made {torch.get_default_dtype()} torch's default type"
+    elif torch.is_inference_mode_enabled():
+        wrong = "left torch in inference mode"
+    elif made and torch.get_default_device().type != "cpu":
+        wrong = f"made {torch.get_default_device()} torch's default device"
+    else:
+        return
+    raise EnvironmentFailed(f"{name} {wrong}; it must leave that as it is")
 
 
 def require_same(env: EnvSpec, spec: EnvSpec) -> None:

@@ -20,7 +20,7 @@ from dicerl.agent.actor_critic import ActorCritic, sample
 from dicerl.agent.behaviour import Behaviour
 from dicerl.agent.frames import history_at
 from dicerl.core import family
-from dicerl.envs import VectorEnv, mask_of, require_finite, require_same
+from dicerl.envs import VectorEnv, mask_of, require_finite, require_same, require_torch_as_it_was
 from dicerl.errors import EnvironmentFailed
 from dicerl.parts.sequence import Arrays, allocate, schema, window_length
 from dicerl.records.timing import Times
@@ -197,11 +197,7 @@ class Actor:
             require_finite(self.env.spec, "reward", reward)
             require_finite(self.env.spec, "observed value", observation)
             mask = mask_of(self.env, self.model.spec)
-            if torch.get_default_dtype() is not torch.float32:
-                raise EnvironmentFailed(
-                    f"{self.env.spec.name} made {torch.get_default_dtype()} torch's default type;"
-                    " it must leave that as it is"
-                )
+            require_torch_as_it_was(self.env.spec.name)
         except EnvironmentFailed as error:
             raise self._blamed(error) from error
         w["reward"][t] = reward
