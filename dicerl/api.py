@@ -74,7 +74,9 @@ def train(
         callbacks=[*callbacks, *configured(config)],  # or a package for them is missing
     )
     model, vote = _beginning(config, spec, make_env)
-    return go(Run.create(config), spec, machine, model, make_env, vote=vote)
+    run = Run.create(config)
+    with run.unlocked_if_this_fails():
+        return go(run, spec, machine, model, make_env, vote=vote)
 
 
 def dry_run(config: Config, make_env: MakeEnv | None = None) -> tuple[Run, Plan, list[str]]:
@@ -182,29 +184,32 @@ def resume(
         callbacks=[*callbacks, *configured(config)],
     )
     run.lock()
-    progress = Progress("", quiet)
-    if differing:
-        run.write_config()
-        for name, how in differing.items():
-            progress.say(f"changed: {name} {how}")
-    if not checkpoint.checkpoints_of(run.directory):
-        progress.say(f"{run.directory} has no checkpoint yet; starting from the beginning")
-        model, vote = _beginning(run.config, spec, make_env)
-        return go(run, spec, machine, model, make_env, vote=vote)
-    damaged: list[str] = []
+    with run.unlocked_if_this_fails():
+        progress = Progress("", quiet)
+        if differing:
+            run.write_config()
+            for name, how in differing.items():
+                progress.say(f"changed: {name} {how}")
+        if not checkpoint.checkpoints_of(run.directory):
+            progress.say(f"{run.directory} has no checkpoint yet; starting from the beginning")
+            model, vote = _beginning(run.config, spec, make_env)
+            return go(run, spec, machine, model, make_env, vote=vote)
+        damaged: list[str] = []
 
-    def passed_over(line: str) -> None:
-        damaged.append(line)
-        progress.say(line)
+        def passed_over(line: str) -> None:
+            damaged.append(line)
+            progress.say(line)
 
-    start = run.newest_checkpoint(passed_over)
-    if differing:
-        serial = start.state.serial if keeps_serial_state(differing) else None
-        start = start._replace(state=replace(start.state, serial=serial, config_hash=config.hash()))
-    checkpoint.set_aside_after(start.path)
-    model = build_model(run.config, spec)
-    load_network(model.network, start.path)
-    return go(run, spec, machine, model, make_env, start, damaged=damaged)
+        start = run.newest_checkpoint(passed_over)
+        if differing:
+            serial = start.state.serial if keeps_serial_state(differing) else None
+            start = start._replace(
+                state=replace(start.state, serial=serial, config_hash=config.hash())
+            )
+        checkpoint.set_aside_after(start.path)
+        model = build_model(run.config, spec)
+        load_network(model.network, start.path)
+        return go(run, spec, machine, model, make_env, start, damaged=damaged)
 
 
 def find_checkpoint(run_or_checkpoint: str | Path) -> tuple[checkpoint.Checkpoint, Run]:

@@ -13,9 +13,11 @@ import pytest
 import safetensors.torch
 import torch
 
+import dicerl
 from dicerl.errors import CheckpointError
 from dicerl.parts.evaluator import Evaluator
 from dicerl.records import checkpoint
+from dicerl.records.lock import in_use
 from dicerl.records.metrics import read_lines
 from dicerl.records.state import RunState
 from dicerl.runtime import roles
@@ -177,6 +179,20 @@ def test_when_every_checkpoint_is_damaged_the_run_is_not_begun_anew(call, copy, 
     assert len(lines) == (1 if quiet else 1 + len(found))
     assert "Traceback" not in err
     assert checkpoint.checkpoints_of(copy) == found
+
+
+def test_a_resume_that_failed_keeps_no_lock(copy):
+    """A notebook keeps the last exception, and with it all that was on its way."""
+    paths = checkpoint.checkpoints_of(copy)
+    for path in paths:
+        (path / "state.json").rename(path / "kept")
+    with pytest.raises(CheckpointError) as kept:
+        dicerl.resume(copy, quiet=True)
+    assert kept.value.__traceback__ is not None
+    assert not in_use(copy)
+    for path in paths:
+        (path / "kept").rename(path / "state.json")
+    assert dicerl.resume(copy, quiet=True).summary["complete"]
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_beginning(call, finished, copy):

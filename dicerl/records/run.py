@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from dicerl.records.lock import Lock, hold
 
 # in a run that is only an agent to pass on (export/package.py); package.json would be npm's
 PACKAGE = "dicerl.json"
+UNFINISHED = "config.json.new"
 
 
 class Run:
@@ -45,7 +47,8 @@ class Run:
             directory = fresh_directory(config)
         run = cls(directory, config)
         run.lock()
-        run.write_config()
+        with run.unlocked_if_this_fails():
+            run.write_config()
         return run
 
     @classmethod
@@ -61,7 +64,7 @@ class Run:
         resumed nor trained.
         """
         path = self.directory / "config.json"
-        new = path.with_name("config.json.new")
+        new = path.with_name(UNFINISHED)
         try:
             new.write_text(json.dumps(self.config.to_dict(), indent=1) + "\n")
             new.replace(path)
@@ -95,6 +98,17 @@ class Run:
                 " run_dir"
             )
         checkpoint.put_back(self.directory)
+
+    @contextlib.contextmanager
+    def unlocked_if_this_fails(self) -> Iterator[None]:
+        """Release the lock where what is done inside raises: an exception that somebody keeps (a
+        notebook does) would keep the run, and with it the lock.
+        """
+        try:
+            yield
+        except BaseException:
+            self.unlock()
+            raise
 
     def unlock(self) -> None:
         """Release the run's lock, if it is held."""
@@ -209,8 +223,9 @@ def _require_vacant(directory: Path) -> None:
         )
     if directory.exists() and not directory.is_dir():
         raise DicerlError(f"run_dir {directory} is a file; it must be a directory")
-    # a lock alone is left by a start that failed
-    if directory.exists() and any(p.name != "run.lock" for p in directory.iterdir()):
+    # these alone are left by a start that failed, or was killed
+    begun = {"run.lock", UNFINISHED}
+    if directory.exists() and any(p.name not in begun for p in directory.iterdir()):
         raise DicerlError(
             f"run_dir {directory} is not empty and holds no run; name another directory"
         )
