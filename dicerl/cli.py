@@ -30,6 +30,7 @@ from dicerl.commands import (
 from dicerl.config import RENAMED
 from dicerl.config.elsewhere import ELSEWHERE, suggestion
 from dicerl.errors import DicerlError, printable
+from dicerl.runtime.machine import hear_children, open_standard_streams
 
 # Below this much address space (ulimit -v) torch's libraries cannot be loaded, or crash.
 ADDRESS_SPACE = 1 << 30
@@ -137,7 +138,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command named in ``argv`` (default: the process's arguments); return the exit
     code.
     """
+    open_standard_streams()
     _print_anything()
+    if threading.current_thread() is threading.main_thread():
+        hear_children()
     try:
         try:
             return _main(argv)

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -404,3 +405,44 @@ gymnasium.register("Threads-v0", Threads)
     )
     assert done.returncode == 0
     assert done.stderr.splitlines()[-1].endswith("does not end: left over")
+
+
+def test_closed_streams_are_not_the_run_s_files(tmp_path):
+    """Its files would be stdout and stderr, and what a library writes there would go into them."""
+    (tmp_path / "loud.py").write_text(
+        textwrap.dedent("""
+            import os
+            import gymnasium
+            from dicerl.envs.toy import Catch
+
+            class Loud(Catch):
+                def step(self, action):
+                    os.write(1, b"environment says 1\\n")
+                    os.write(2, b"environment says 2\\n")
+                    return super().step(action)
+
+            gymnasium.register("Loud-v0", Loud)
+        """)
+    )
+    words = "train loud:Loud-v0 --preset debug --frames 300 --runtime.kind serial --run-dir r"
+    done = subprocess.run(
+        [sys.executable, "-m", "dicerl", *words.split()],
+        cwd=tmp_path,
+        preexec_fn=lambda: os.closerange(0, 3),
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    for path in (tmp_path / "r").rglob("*"):
+        assert not path.is_file() or b"environment says" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("text", ["a run that begins", ""])
+def test_a_start_that_was_killed_leaves_a_place_for_the_next(tmp_path, call, text):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.json.new").write_text(text)
+    words = (
+        "train CartPole-v1 --preset debug --frames 300 --runtime.kind serial --run-dir r --quiet"
+    )
+    code, _, err = call(*words.split())
+    assert code == 0, err

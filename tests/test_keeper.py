@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -111,6 +112,22 @@ def keep(monkeypatch, tmp_path):
 @pytest.mark.parametrize("code", [0, 2, 130, 141, 143])
 def test_what_ended_is_not_started_again(keep, code):
     assert keep(f"raise SystemExit({code})") == (code, [])
+
+
+def test_a_command_that_was_started_with_sigchld_ignored(tmp_path):
+    """Every child would seem to have ended well: nothing was started again, and every error was a
+    success.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "dicerl", "train", "nope", "--keep-going", "--run-dir", "r"],
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])

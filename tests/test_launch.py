@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dicerl
 import probe
+from dicerl import Callback
 from dicerl.envs.toy import Catch
 from dicerl.errors import DicerlError, EnvironmentFailed, LearnerLost
 from dicerl.records.checkpoint import checkpoints_of
@@ -26,6 +28,7 @@ from dicerl.runtime.coordinator import BAD_IN_A_ROW
 from dicerl.runtime.serial import SerialRuntime
 from dicerl.runtime.supervisor import Supervisor
 from faults import until
+from runs import debug
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -110,6 +113,29 @@ def test_a_terminal_that_closes_asks_for_a_stop_however_often_it_says_so(not_und
         os.kill(os.getpid(), signal.SIGTERM)  # systemd sends both, SIGTERM first or not
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("taken", [signal.SIG_DFL, signal.SIG_IGN])
+def test_an_environment_does_not_take_the_stop_away(tmp_path, taken):
+    """Libraries of windows set SIGINT to its default."""
+
+    class Takes(Catch):
+        def __init__(self):
+            super().__init__()
+            signal.signal(signal.SIGTERM, taken)
+
+    class Stops(Callback):
+        def on_train(self, line):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    settings = debug(tmp_path / "run", "", runtime__kind="serial", frames=100_000, log_every=5)
+    try:
+        run = dicerl.train(settings, Takes, quiet=True, callbacks=[Stops()])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert run.signal == signal.SIGTERM
+    assert checkpoints_of(run.directory)
 
 
 def test_nohup_is_left_in_force(monkeypatch):

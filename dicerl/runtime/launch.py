@@ -25,7 +25,7 @@ from dicerl.records.run import Run
 from dicerl.runtime.base import OnBatch, RunContext, Runtime, Transport
 from dicerl.runtime.coordinator import Coordinator
 from dicerl.runtime.keeper import kept
-from dicerl.runtime.machine import SIGHUP, STOPPING, amount
+from dicerl.runtime.machine import SIGHUP, STOPPING, amount, open_standard_streams
 from dicerl.runtime.setup import Plan, build_model, load_network
 
 
@@ -52,6 +52,7 @@ def run_to_end(
     state of another run's vote that a new one starts from; ``callbacks`` are called at the run's
     moments (records/callbacks.py).
     """
+    open_standard_streams()
     config = run.config
     title = f"{spec.name} · {config.variant} · {plan.runtime} · {run.directory}"
     progress = progress or Progress(title, quiet)
@@ -88,7 +89,7 @@ def run_to_end(
                 coordinator,
                 make_env=make_env,
                 start=start,
-                stop=lambda: stopped() or stop_when() or called.stop,
+                stop=lambda: stopped() or called.asks(stop_when),
                 on_batch=on_batch,
                 vote=vote,
             )
@@ -263,6 +264,9 @@ def _stop_on_signals(
 
     def stop() -> bool:
         nonlocal announced
+        for number in heard:
+            if signal.getsignal(number) is not handle:  # an environment, or its library, took it
+                signal.signal(number, handle)
         # printed here, not in the handler, which may have interrupted the drawing of the panel
         if received and not announced:
             announced = True

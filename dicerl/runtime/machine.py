@@ -7,6 +7,7 @@ It imports no torch, so that the suite's processes can use it too.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -121,6 +122,30 @@ def allow_open_files(needed: int) -> int:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - already
+
+
+def open_standard_streams() -> None:
+    """Where standard input, output or error was closed (``2>&-``), put /dev/null in its place: the
+    run's own files would get these numbers, and what a library writes to stderr would go there.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            with contextlib.suppress(OSError):
+                found = os.open(os.devnull, os.O_RDWR)
+                if found != number:
+                    os.dup2(found, number)
+                    os.close(found)
+
+
+def hear_children() -> None:
+    """Learn how children end, also where this process was started with SIGCHLD ignored: then all
+    would seem to have ended well. To be called in the main thread.
+    """
+    number = getattr(signal, "SIGCHLD", None)  # Windows has no such signal
+    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def die_with(parent: int, number: int = SIGKILL) -> None:

@@ -84,6 +84,7 @@ class SerialRuntime:
                 self._env = make_vector_env(config, config.runtime.num_envs, context.make_env)
             with self._patience.within(bound, "reset"):
                 self._begin(self._env, saved, incarnation)
+            context.stop()  # it takes back the signals that an environment took
         except BaseException:
             self.close()
             raise
@@ -229,6 +230,7 @@ class SerialRuntime:
             bound = starting(self._stuck, self.config.evaluation.episodes)
             with self._patience.within(bound, "being made"):
                 self._evaluator = Evaluator(self.learner.model, self._context.make_env)
+            self._context.stop()  # as above
         version = self.learner.updates
         seed = seeding.stream(self.config.seed, "evaluation", version)
         c.evaluation_requested()
