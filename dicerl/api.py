@@ -26,6 +26,7 @@ from dicerl.records.run import PACKAGE, Run
 from dicerl.runtime import precision
 from dicerl.runtime.base import OnBatch
 from dicerl.runtime.launch import describe, run_to_end
+from dicerl.runtime.machine import trains_here
 from dicerl.runtime.setup import Plan, build_model, load_network, plan, prepare_model
 
 Stop = Callable[[], bool]  # whether a run is to stop
@@ -57,6 +58,7 @@ def train(
     reaches a run in the main thread. ``callbacks`` are called at the run's moments, here, in this
     process (records/callbacks.py).
     """
+    trains_here()
     if callable(config):
         make_env = config
         config = callable_id(make_env)
@@ -162,6 +164,7 @@ def resume(
     dotted name: {"frames": 2_000_000, "optimizer.learning_rate": 1e-4}; what a checkpoint depends
     on is refused. ``trust`` allows to import a module that its config.json names.
     """
+    trains_here()
     run = Run.open(run_dir)
     if (run.directory / PACKAGE).exists():
         raise DicerlError(

@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
+import textwrap
 import threading
 
 import gymnasium
@@ -400,3 +404,29 @@ def test_a_run_of_an_own_environment_needs_it_again(own):
     with pytest.raises(DicerlError):
         dicerl.resume(own.directory, quiet=True)
     assert dicerl.resume(own.directory, Five, quiet=True).summary["complete"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_of_a_process_that_has_trained_can_train(tmp_path):
+    """torch's threads are not in the copy, and what is divided among them waited for ever."""
+    code = """
+        import multiprocessing, sys
+        import dicerl
+
+        def train(name):
+            settings = {"env.id": "CartPole-v1", "runtime.kind": "serial", "frames": 200}
+            settings |= {"run_dir": name, "network.hidden": 1024, "runtime.learner_threads": 2}
+            dicerl.train(dicerl.preset("debug", **settings), quiet=True)
+
+        train("first")
+        copy = multiprocessing.get_context("fork").Process(target=train, args=("second",))
+        copy.start()
+        copy.join(60)
+        ended = copy.exitcode
+        copy.kill()
+        sys.exit(ended != 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, timeout=200, check=False
+    )
+    assert done.returncode == 0

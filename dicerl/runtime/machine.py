@@ -148,6 +148,31 @@ def hear_children() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+_trains = False  # whether torch was used for a run in this process
+_is_copy = False  # whether this process is a fork of one for which that holds
+
+
+def trains_here() -> None:
+    """A run uses torch in this process, perhaps with several threads. These do not survive a fork,
+    and in a copy whatever is divided among them waits for ever: there torch has one.
+    """
+    global _trains
+    if not _trains and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_one_thread)
+    _trains = True
+
+
+def _one_thread() -> None:
+    global _is_copy
+    _is_copy = True
+    sys.modules["torch"].set_num_threads(1)
+
+
+def threads_here(wanted: int) -> int:
+    """How many threads torch may have in this process."""
+    return 1 if _is_copy else wanted
+
+
 def die_with(parent: int, number: int = SIGKILL) -> None:
     """Have the kernel send this process the signal ``number`` when its ``parent`` ends, however
     it ends (Linux only); if the parent has ended already, exit now. On Windows a launcher may stand

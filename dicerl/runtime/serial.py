@@ -35,7 +35,7 @@ from dicerl.records.state import SerialState
 from dicerl.records.timing import Times
 from dicerl.records.vocabulary import stage_fields
 from dicerl.runtime.base import RunContext
-from dicerl.runtime.machine import keep_freed_memory
+from dicerl.runtime.machine import keep_freed_memory, threads_here
 from dicerl.runtime.setup import build_model, restore_weights
 
 EVALUATING = 5.0  # times runtime.stuck_seconds, between two signs of life (children.py: as there)
@@ -51,7 +51,7 @@ class SerialRuntime:
     def __init__(self, context: RunContext) -> None:
         config, spec, plan = context.config, context.spec, context.plan
         keep_freed_memory()
-        torch.set_num_threads(plan.learner_threads)
+        torch.set_num_threads(threads_here(plan.learner_threads))
         self.config, self.coordinator, self._context = config, context.coordinator, context
         self.times = Times()  # the learner's; the actor has its own
         self.store = Store(schema(config, spec), window_length(config), plan.capacity)
