@@ -3,12 +3,15 @@ threads, as in test_supervisor.py.
 """
 
 import dataclasses
+import math
+from types import SimpleNamespace
 
 import pytest
 
 import probe
 from dicerl.errors import DicerlError, LearnerLost
 from dicerl.runtime import setup
+from dicerl.runtime.supervisor import Supervisor
 from in_threads import ThreadTransport, lines, run_in_threads
 
 
@@ -108,3 +111,17 @@ def test_one_of_two_learners_is_replaced_once_the_other_has_said_what_it_did(tmp
     assert sum(h.role == "learner" for h in transport.started) == 3
     assert transport.shared.weights.updates == run.summary["updates"]
     assert run.newest_checkpoint().state.books.missing == 0
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_stop_does_not_wait_until_a_learner_has_rested(stopping):
+    """Its weights are saved by a learner: one that died again and again rests for up to 30 s."""
+    resting, woken = SimpleNamespace(rests_until=math.inf), []
+    supervisor = SimpleNamespace(
+        learners=[resting],
+        _fleet=SimpleNamespace(actors=[]),
+        _stop=lambda: stopping,
+        _go_on_with=woken.append,
+    )
+    Supervisor._wake_resting(supervisor)
+    assert woken == [resting] * stopping
