@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from typing import NoReturn
 
 LEAVING = 5.0  # seconds for threads to end after the command
 
@@ -22,6 +23,9 @@ def main() -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             _say(end.code)
+    machine = sys.modules.get("dicerl.runtime.machine")
+    if machine is not None and machine.leave_at_once:
+        _leave(code)
     if _others():
         threading.Thread(target=_end_without, args=(code,), daemon=True).start()
     return code
@@ -42,9 +46,14 @@ def _end_without(code: int) -> None:
     time.sleep(LEAVING)
     if others := _others():
         _say(f"a thread that an environment or a library started does not end: {others[0].name}")
+        _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
-            sys.stdout.flush()
-        os._exit(code)
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":  # not where a config names it as an environment's module

@@ -3,6 +3,7 @@ mid-run, another joins; an actor is killed. What the learner gets is as exact as
 test_pipeline.py, which also runs with this runtime.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -253,28 +254,22 @@ def test_a_run_can_be_resumed_without_ray(story, tmp_path):
 # --- on one machine, as people start it -----------------------------------------------------------
 
 
-def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
+def started(tmp_path):
+    """A run under Ray that trains."""
     run = tmp_path / "run"
-    arguments = (
-        "CartPole-v1",
-        "--preset",
-        "debug",
-        "--frames",
-        "100000",
-        "--tensorboard",
-        "false",
-        "--runtime",
-        "ray",
-        "--run-dir",
-        run,
-    )
-    life = Life.start(tmp_path / "life", "train", *arguments, run=run)
+    words = "train CartPole-v1 --preset debug --frames 10000000 --tensorboard false --runtime ray"
+    life = Life.start(tmp_path / "life", *words.split(), "--run-dir", run, run=run)
 
     def trains():
         lines = read_lines(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
         return lines and lines[-1]["updates"] > 5
 
     life.find(trains, "it trains")
+    return life
+
+
+def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
+    life = started(tmp_path)
     family = processes(life.process.pid)
     workers = [p for p, (_, line) in family.items() if line.startswith("ray::")]
     niceness = {os.getpriority(os.PRIO_PROCESS, p) for p in workers}
@@ -283,7 +278,23 @@ def test_ctrl_c_keeps_the_work_and_it_goes_on(tmp_path):
     assert life.code == 130
     assert niceness == {os.getpriority(os.PRIO_PROCESS, 0)}  # as urgent as the command itself
     assert "to continue: dicerl resume" in life.err
-    assert int(checkpoint.checkpoints_of(run)[-1].name) > 5
+    assert int(checkpoint.checkpoints_of(life.run)[-1].name) > 5
+    assert not life.leftover
+
+
+def test_a_stop_that_reaches_ray_s_own_processes_too(tmp_path):
+    """They end by it: a closed terminal's SIGHUP, or a service manager's SIGTERM. Whoever asks the
+    head for anything then, Ray itself at its end, waits for a minute, and Ray ends the command.
+    """
+    life = started(tmp_path)
+    began = time.monotonic()
+    for process in processes(life.process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGHUP)
+    life.end()
+    assert life.code == 129, life.err
+    assert "to continue: dicerl resume" in life.err
+    assert time.monotonic() - began < 45
     assert not life.leftover
 
 

@@ -148,6 +148,8 @@ def hear_children() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+# whether the command ends without what libraries do at the end of a process (ray_cluster.py)
+leave_at_once = False
 _trains = False  # whether torch was used for a run in this process
 _is_copy = False  # whether this process is a fork of one for which that holds
 

@@ -50,7 +50,7 @@ class RayTransport:
         self.renewable = ray_cluster.started_here()
         self._services = services(self.renewable)
         self._failing = ""  # which of them is lost
-        self._config, self._plan = context.config, context.plan
+        self._config, self._plan, self._stop = context.config, context.plan, context.stop
         weights = Weights(context.model.flat)
         if context.start is not None:
             restore_weights(weights, context.start)
@@ -124,6 +124,11 @@ class RayTransport:
     def failing(self) -> str:
         self._failing = self._failing or self._services.lost()
         return self._failing
+
+    def is_lost(self) -> bool:
+        """Whether Ray is lost, as it is now."""
+        self._failing = self._failing or self._services.lost(now=True)
+        return bool(self._failing)
 
     def _node_for_actor(self) -> Node:
         taken = Counter(h.node.id for h in self._handles() if h.role == "actor")
@@ -222,9 +227,9 @@ class RayTransport:
         if handle.role != "actor":
             return
         self._freed.append((handle.node.id, time.monotonic()))
-        self._failing = self._failing or self._services.lost(now=True)  # it may have died of that
+        lost = self.is_lost()  # it may have died of that
         for learner in self._learners:
-            if not learner.killed and not self._failing:
+            if not learner.killed and not lost:
                 with contextlib.suppress(RayError):  # it has died, too, or is stopped
                     patiently(learner.actor.refuse, handle.number, seconds=REFUSAL)
 
@@ -236,7 +241,10 @@ class RayTransport:
                 handle.end()
         for handle in children:
             handle.kill()
-        ray_cluster.disconnect()
+        if self._stop() and self.is_lost():
+            ray_cluster.abandon()
+        else:
+            ray_cluster.disconnect()
 
 
 class RayHandle:
@@ -281,7 +289,8 @@ class RayHandle:
         if self._ending is not None:
             call, until = self._ending
             ray.wait([call], timeout=max(0.0, until - time.monotonic()))
-        ray.kill(self.actor)
+        if not self._transport.is_lost():  # else this would wait for the head
+            ray.kill(self.actor)
         if self._ending is None:
             self._transport.forget(self)
 

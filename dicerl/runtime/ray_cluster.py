@@ -21,6 +21,7 @@ from typing import Any
 
 from dicerl.config import Config
 from dicerl.errors import ConfigError, NoRoom
+from dicerl.runtime import machine
 from dicerl.runtime.machine import SIGKILL, STOPPING
 
 # what connect did, so that disconnect leaves a caller's own connection alone
@@ -158,6 +159,19 @@ def disconnect() -> None:
         _connected_here = _started_here = False
         if session:
             end_leftovers(session)
+
+
+def abandon() -> None:
+    """Leave a Ray that is lost, at the end of a run: ``disconnect`` would wait for its head until
+    Ray ends this process, with an exit code of its own. Ray cannot be started here again, and the
+    command must not wait for what it does at the end.
+    """
+    global _connected_here, _started_here
+    session = _session() if _started_here else ""
+    _connected_here = _started_here = False
+    machine.leave_at_once = True
+    if session:
+        end_leftovers(session)
 
 
 def _session() -> str:
