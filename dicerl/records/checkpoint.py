@@ -222,7 +222,7 @@ def read_state(path: Path) -> RunState:
         state = RunState.from_dict(data)
     except CheckpointError as error:
         raise CheckpointError(f"{path} has {error}") from None
-    unknown = {"model.safetensors", *(p.name for p in path.glob("*.safetensors"))} - set(checksums)
+    unknown = {p.name for p in path.glob("*.safetensors")} - set(checksums)
     if unknown:
         raise CheckpointError(f"{path / 'state.json'} has no checksum of {min(unknown)}")
     for name, expected in checksums.items():
